@@ -18,6 +18,7 @@ from coterie.runs.config import resolve
 from coterie.runs.digests import models_digest
 from coterie.runs.evaluation import Evaluator, train_accuracies
 from coterie.runs.forms import priors_of
+from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training import evaluate
 from coterie.training.evaluate import judge_many, outputs_of_many
@@ -294,6 +295,21 @@ def test_a_model_that_many_clients_share_is_hashed_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(digests, "array_digest", lambda array: hashed.append(array) or digest(array))
     assert models_digest(shared) == plain
     assert [id(one) for one in hashed] == [id(a), id(b)]
+
+
+def test_a_model_that_many_clients_share_is_hashed_once_for_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[int] = []
+    digest = digests.array_digest
+    monkeypatch.setattr(digests, "array_digest", lambda array: hashed.append(id(array)) or digest(array))
+    made = build(RunConfig("fedavg", "digits", clients=9, rounds=1))
+    made.set_up()
+    made.round(1)
+    hashed.clear()
+    write_models(tmp_path, made, made.models(1), 1)
+    assert len(hashed) == 1
+    made.close()
 
 
 def test_the_size_of_a_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

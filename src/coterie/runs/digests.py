@@ -60,12 +60,16 @@ def models_digest(models: Mapping[str, ClientModel]) -> str:
 
 
 def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
-    """Hexadecimal SHA-256 of arrays in order; repeated ones are read once."""
-    arrays = list(arrays)  # all stay alive meanwhile, so no two have the same id
+    """Hexadecimal SHA-256 of arrays in order."""
+    return hashlib.sha256(b"".join(array_digests(list(arrays)))).hexdigest()
+
+
+def array_digests(arrays: Sequence[NDArray[Any]]) -> list[bytes]:
+    """SHA-256 of each; repeated ones are read once."""
     distinct = {id(array): array for array in arrays}
     with remembered(_COMPARED_BYTES):
         digests = {key: array_digest(array) for key, array in distinct.items()}
-    return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
+    return [digests[id(array)] for array in arrays]
 
 
 def array_digest(array: NDArray[Any]) -> bytes:

@@ -29,15 +29,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import coterie
+import coterie.method as fl
 from coterie.data.dataset import Dataset
 from coterie.data.targets import Doubles
 from coterie.data.tasks import of_clients
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError, suggest
-from coterie.protocol.model_spec import TaskKind
-from coterie.protocol.system import ClientModel, Mixture
 from coterie.record.files import FILE_MODE, atomic_write, make_folder, opened, writing
 from coterie.record.folder import CONFIG, RESULT, deployed, write_json
+from coterie.runs.digests import array_digests
 from coterie.runs.experiment import Experiment
 from coterie.runs.own_code import came_in
 from coterie.runs.trained import ModelFacts, TrainedModel, Word, Words, state
@@ -78,13 +76,13 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     input_shape: tuple[int, ...]
     classes: int
     class_names: tuple[Word, ...] | None
-    task: TaskKind
+    task: fl.TaskKind
     data_kind: Word
     clients: Annotated[dict[Party, ClientEntry], msgspec.Meta(min_length=1)]
     sha256: dict[FileName, str]
 
 
-def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
+def write_models(out: Path, experiment: Experiment, models: Mapping[str, fl.ClientModel], r: int) -> None:
     """Write every distinct model (``Experiment.models(r)``) and the index, and remove an earlier round's. Raises
     RunError, and UserError if ``models`` is a link or another user's.
     """
@@ -98,12 +96,13 @@ def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientM
     files: dict[str, str] = {}  # by digest
     written: dict[tuple[bytes, int], tuple[str, ...]] = {}  # many clients have the same model, if not the same array
     clients = {}
-    for client, own in models.items():
-        task, vectors = tasks[client], own.models if isinstance(own, Mixture) else own
-        key = hashlib.sha256(vectors.data).digest(), id(task.dataset)
+    every = [own.models if isinstance(own, fl.Mixture) else own for own in models.values()]
+    for (client, own), vectors, digest in zip(models.items(), every, array_digests(every), strict=True):
+        task = tasks[client]
+        key = digest, id(task.dataset)
         if key not in written:
             written[key] = tuple(_written(folder, experiment, task.dataset, v, files) for v in np.atleast_2d(vectors))
-        shares = tuple(own.weights.tolist()) if isinstance(own, Mixture) else (1.0,)
+        shares = tuple(own.weights.tolist()) if isinstance(own, fl.Mixture) else (1.0,)
         clients[client] = ClientEntry(names.get(client), task.words, written[key], shares)
     sha256 = {file: digest for digest, file in files.items()}
     with writing(folder):
@@ -115,7 +114,7 @@ def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientM
     write_json(folder / INDEX, msgspec.to_builtins(Index(**told, round=r, clients=clients, sha256=sha256)), FILE_MODE)
 
 
-def _written(folder: Path, experiment: Experiment, dataset: Dataset, vector: Vector, files: dict[str, str]) -> str:
+def _written(folder: Path, experiment: Experiment, dataset: Dataset, vector: fl.Vector, files: dict[str, str]) -> str:
     tensors = state(experiment.model.module) | experiment.model.unflatten(vector)
     own = dataset.targets
     data = encode(
@@ -178,9 +177,11 @@ class Models:
         read = {file: self._read(file) for file in dict.fromkeys(entry.files)}
         first, *others = parts = [read[file] for file in entry.files]
         if any(len(part.tensors) > 1 for part in parts) or len(entry.shares) != len(parts):
-            raise UserError(f"{index}: {party} needs one share for each of its files, with one model each: {_ADVICE}")
+            raise fl.UserError(
+                f"{index}: {party} needs one share for each of its files, with one model each: {_ADVICE}"
+            )
         if any(_like(first) != _like(other) for other in others):
-            raise UserError(f"{index}: the files of {party} differ in their inputs or classes: {_ADVICE}")
+            raise fl.UserError(f"{index}: the files of {party} differ in their inputs or classes: {_ADVICE}")
         return replace(
             first,
             facts=msgspec.structs.replace(first.facts, client=party, name=entry.name, data=entry.data),
@@ -197,15 +198,15 @@ class Models:
         if found is None:
             named = [party if one.name is None else f"{party} ({one.name!r})" for party, one in entries.items()]
             known = ", ".join(named if len(named) <= 12 else [*named[:5], "...", *named[-2:]])
-            hint = suggest(client, [*entries, *own])
-            raise UserError(f"{self.folder.parent} has no client {client!r}{hint} It has {known}")
+            hint = fl.suggest(client, [*entries, *own])
+            raise fl.UserError(f"{self.folder.parent} has no client {client!r}{hint} It has {known}")
         return found
 
     def _read(self, file: str) -> TrainedModel:
         path = self.folder / file
         data = _bytes(path, MOST_BYTES, follow=False)
         if hashlib.sha256(data).hexdigest() != self.index.sha256.get(file):
-            raise UserError(f"{path} is not the file that {INDEX} names: it was changed; restore it, or run again")
+            raise fl.UserError(f"{path} is not the file that {INDEX} names: it was changed; restore it, or run again")
         return decode(data, str(path))
 
 
@@ -222,7 +223,7 @@ def load_models(folder: str | Path) -> Models:
     folder = Path(folder)
     path = folder / MODELS / INDEX
     if path.parent.is_symlink():
-        raise UserError(f"{path.parent} is a symbolic link, which a run never follows: name the folder it leads to")
+        raise fl.UserError(f"{path.parent} is a symbolic link, which a run never follows: name the folder it leads to")
     if not path.exists():
         if deployed(folder) == "machines":
             advice = "it is a deployment's run, whose models are with its parties alone: give the home of one"
@@ -232,11 +233,11 @@ def load_models(folder: str | Path) -> Models:
             advice = f"finish it with coterie run --resume --out {folder}"
         else:
             advice = "give the folder of a run"
-        raise UserError(f"{folder} holds no models: {advice}")
+        raise fl.UserError(f"{folder} holds no models: {advice}")
     try:
         index = msgspec.json.decode(_bytes(path, _MOST_INDEX, follow=False), type=Index)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise UserError(f"{path} is not an index of models ({error}): restore it, or run again") from None
+        raise fl.UserError(f"{path} is not an index of models ({error}): restore it, or run again") from None
     return Models(path.parent, index)
 
 
@@ -252,7 +253,7 @@ def load_exported(path: str | Path) -> TrainedModel:
 def export_model(model: TrainedModel, path: str | Path) -> None:
     """Write one self-contained file. Raises UserError if the path exists or has another format, and RunError."""
     if check_new(path).suffix not in ("", SUFFIX):
-        raise UserError(
+        raise fl.UserError(
             f"{path}: a model is written as FILE{SUFFIX}, and in no other format. load_exported(FILE).module() gives "
             "the torch module, which torch can write in others"
         )
@@ -263,9 +264,9 @@ def check_new(path: str | Path) -> Path:
     """Raises UserError if the path exists, or has no folder."""
     path = Path(path)
     if path.is_symlink() or path.exists():
-        raise UserError(f"{path} is there already: choose another name, or remove it")
+        raise fl.UserError(f"{path} is there already: choose another name, or remove it")
     if not path.parent.is_dir():
-        raise UserError(f"{path.parent} is not a folder, so {path.name} cannot be written there: make it first")
+        raise fl.UserError(f"{path.parent} is not a folder, so {path.name} cannot be written there: make it first")
     return path
 
 
@@ -279,7 +280,9 @@ def encode(model: TrainedModel) -> bytes:
         tensors[_SHARES] = torch.tensor(model.shares)
     for m, own in enumerate(model.tensors):
         if taken := [name for name in own if name.startswith("coterie.")]:
-            raise UserError(f"the model has a tensor {taken[0]!r}, and names with 'coterie.' are reserved: rename it")
+            raise fl.UserError(
+                f"the model has a tensor {taken[0]!r}, and names with 'coterie.' are reserved: rename it"
+            )
         tensors |= {f"coterie.{m}.{name}" if mixture else name: value for name, value in own.items()}
     copies = {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
     return safetensors.torch.save(copies, {_KEY: msgspec.json.encode(model.facts).decode()})
@@ -291,13 +294,13 @@ def decode(data: bytes, where: str) -> TrainedModel:
     try:
         tensors = safetensors.torch.load(data)
     except Exception as error:  # the library has several, down to torch's own
-        raise UserError(f"{where} is not a complete .safetensors file ({_short(error)}): {_ADVICE}") from None
+        raise fl.UserError(f"{where} is not a complete .safetensors file ({_short(error)}): {_ADVICE}") from None
     for name, value in tensors.items():
         known = value.dtype in (torch.float32, torch.float64)  # torch cannot even judge some others
         if (value.is_floating_point() and not known) or value.is_complex():
-            raise UserError(f"{where}: {name!r} is {value.dtype}, and a model's numbers are float32: {_ADVICE}")
+            raise fl.UserError(f"{where}: {name!r} is {value.dtype}, and a model's numbers are float32: {_ADVICE}")
         if known and not bool(torch.isfinite(value).all()):
-            raise UserError(f"{where}: {name!r} holds numbers that are not finite: {_ADVICE}")
+            raise fl.UserError(f"{where}: {name!r} holds numbers that are not finite: {_ADVICE}")
     zero, unit = (
         _scale(tensors.pop(name, None), name, facts.input_shape, torch.float32, where) for name in (_ZERO, _UNIT)
     )
@@ -308,7 +311,7 @@ def decode(data: bytes, where: str) -> TrainedModel:
         for name in _TARGETS
     )
     if not (unit > 0).all() or not (target_unit is None or (target_unit > 0).all()):
-        raise UserError(f"{where}: {_UNIT!r} or {_TARGETS[1]!r} holds numbers that are not above 0: {_ADVICE}")
+        raise fl.UserError(f"{where}: {_UNIT!r} or {_TARGETS[1]!r} holds numbers that are not above 0: {_ADVICE}")
     shares = _shares(tensors.pop(_SHARES, torch.ones(1, dtype=torch.float64)), where)
     parts = (tensors,) if len(shares) == 1 else _parts(tensors, len(shares), where)
     return TrainedModel(facts, shares, parts, zero, unit, where, target_zero=target_zero, target_unit=target_unit)
@@ -318,7 +321,7 @@ def _told(data: bytes, size: int, where: str) -> ModelFacts:
     """data: at least the header.  size: of the whole file. Raises UserError unless they fit."""
     header = int.from_bytes(data[:8], "little")
     if header > _MOST_HEADER:
-        raise UserError(f"{where} has a header of {header:,} bytes, so it is not the file of a model: {_ADVICE}")
+        raise fl.UserError(f"{where} has a header of {header:,} bytes, so it is no file of a model: {_ADVICE}")
     try:
         told: dict[str, Any] = msgspec.json.decode(data[8 : 8 + header])
         metadata = told.pop("__metadata__", None) or {}
@@ -329,20 +332,20 @@ def _told(data: bytes, size: int, where: str) -> ModelFacts:
         if any(numbers > 8 * (end - begin) for numbers, begin, end in claimed):
             raise ValueError("a tensor has fewer bits than numbers")
     except Exception as error:  # of JSON, or of its form
-        raise UserError(f"{where} is not a complete .safetensors file ({_short(error)}): {_ADVICE}") from None
+        raise fl.UserError(f"{where} is not a complete .safetensors file ({_short(error)}): {_ADVICE}") from None
     if end != size:
-        raise UserError(
+        raise fl.UserError(
             f"{where} is not a complete .safetensors file (it has {size:,} bytes and should have {end:,}): {_ADVICE}"
         )
     if _KEY not in metadata:
-        raise UserError(
+        raise fl.UserError(
             f"{where} has no metadata of Coterie, so its inputs and classes are not known: load it with "
             "safetensors.torch.load_file, or give a file that coterie export wrote"
         )
     try:
         return msgspec.json.decode(metadata[_KEY], type=ModelFacts)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError) as error:
-        raise UserError(f"{where}: its metadata are not those of a model ({_short(error)}): {_ADVICE}") from None
+        raise fl.UserError(f"{where}: its metadata are not those of a model ({_short(error)}): {_ADVICE}") from None
 
 
 def _bytes(path: Path, most: int, *, follow: bool) -> bytes:
@@ -350,21 +353,21 @@ def _bytes(path: Path, most: int, *, follow: bool) -> bytes:
         with opened(path, follow=follow) as file:
             size = os.fstat(file.fileno()).st_size
             if size > most:
-                raise UserError(f"{path} has more than {most >> 20:,} MiB, so it is not the file of a model: {_ADVICE}")
+                raise fl.UserError(f"{path} has more than {most >> 20:,} MiB, so it is no file of a model: {_ADVICE}")
             if path.name != INDEX:
                 head = file.read(8)
                 _told(head + file.read(min(int.from_bytes(head, "little"), _MOST_HEADER)), size, str(path))
                 file.seek(0)
             return file.read(most)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+        raise fl.UserError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def _shares(shares: Tensor, where: str) -> Doubles:
     if shares.dtype != torch.float64 or shares.dim() != 1 or not 1 <= len(shares) <= 1 << 16:
-        raise UserError(f"{where}: shares of a mixture are {tuple(shares.shape)} {shares.dtype}: {_ADVICE}")
+        raise fl.UserError(f"{where}: shares of a mixture are {tuple(shares.shape)} {shares.dtype}: {_ADVICE}")
     if not (bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) <= 1e-6):  # NaN fails both
-        raise UserError(f"{where}: shares of a mixture must be at least 0 and sum to 1: {_ADVICE}")
+        raise fl.UserError(f"{where}: shares of a mixture must be at least 0 and sum to 1: {_ADVICE}")
     return shares.numpy()
 
 
@@ -376,7 +379,7 @@ def _scale(value: Tensor | None, name: str, shape: tuple[int, ...], kind: torch.
         fits = False
     if value is None or value.dtype != kind or not fits:
         found = "missing" if value is None else f"{own} {value.dtype}"
-        raise UserError(f"{where}: {name!r} is {found}, and {kind} for the shape {shape} is needed: {_ADVICE}")
+        raise fl.UserError(f"{where}: {name!r} is {found}, and {kind} for the shape {shape} is needed: {_ADVICE}")
     return value.numpy()
 
 
@@ -385,7 +388,7 @@ def _parts(tensors: Mapping[str, Tensor], count: int, where: str) -> tuple[dict[
     for name, value in tensors.items():
         match = re.fullmatch(r"coterie\.(0|[1-9][0-9]{0,5})\.(.+)", name, re.DOTALL)
         if match is None or int(match[1]) >= count:
-            raise UserError(f"{where}: {name!r} belongs to none of the {count} models of the mixture: {_ADVICE}")
+            raise fl.UserError(f"{where}: {name!r} belongs to none of the {count} models of the mixture: {_ADVICE}")
         parts[int(match[1])][match[2]] = value
     return parts
 
