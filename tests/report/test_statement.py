@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from html import unescape
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import coterie
+from coterie.cli.app import app
 from coterie.protocol.errors import UserError
 from coterie.report.statement import statement
+from coterie.report.words import leak_halves
 from coterie.runs.audited import kept
-from coterie.runs.findings import merged
+from coterie.runs.findings import merged, noise
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +84,21 @@ def test_gains_by_seed_are_those_of_the_run(tmp_path: Path) -> None:
     assert "are over the runs" not in page
     assert "- client/2, seed 1: training together" in page
     assert "seed 0" not in page
+
+
+def test_an_interval_wider_than_the_scale_is_not_a_number_anywhere(twice: Path) -> None:
+    found = coterie.audit(twice)
+    least, *_, half = sorted(map(noise, found["methods"][0]["attacks"]))
+    assert half > 1 > least
+    printed = [CliRunner(env={"COLUMNS": str(width)}).invoke(app, ["audit", str(twice)]).output for width in (80, 180)]
+    page = (twice / "report.html").read_text()
+    texts = [statement(twice / "fedavg-0").replace("\\", ""), found._repr_html_(), page, *printed]
+    for text in (unescape(re.sub("<svg.*?</svg>", "", of, flags=re.DOTALL)) for of in texts):
+        assert ">1" in text
+        assert f"{half:.2f}" not in text
+    said = ">1: too few seeds or clients"
+    assert [said in " ".join(unescape(of).split()) for of in texts] == [True, False, True, True, True]
+    assert leak_halves([0.4, 1.0]) == "±: half of its 95 % interval, a smaller leak counts as chance"
 
 
 def test_clients_alone_have_a_model_each_and_count_nothing(compared: Path) -> None:
