@@ -10,7 +10,7 @@ from coterie.protocol.system import BROKER
 from coterie.record.load import Run, compared, find, load
 from coterie.record.schema import CLIENT, SAMPLE
 from coterie.report import comparison, gains
-from coterie.report.ledger import between
+from coterie.report.ledger import between, in_words
 from coterie.report.summary import lasted
 from coterie.report.tables import audit_table
 from coterie.report.templates import TEMPLATES
@@ -90,7 +90,7 @@ def _ledger(run: Run) -> dict[str, Any]:
         place = party.rpartition("/")[2]
         name = names[int(place)] if place.isdigit() and int(place) < len(names) else party
         for by, epsilon in {ANY: one.epsilon, **one.against}.items():
-            of_sample, of_client = (between([epsilon.get(of, "infinite")]) for of in (SAMPLE, CLIENT))
+            of_sample, of_client = (in_words([epsilon.get(of, "infinite")]) for of in (SAMPLE, CLIENT))
             alike.setdefault((by, of_sample, of_client), []).append(name)
     return {
         "ledger": list(alike.items()),
