@@ -10,6 +10,7 @@ from forked import command
 from live_deployment import live
 
 from coterie.deploy.home import plan_of, read_home
+from coterie.deploy.party_process import as_party
 from coterie.operate import runs
 from coterie.operate.nats_server import free_port
 from coterie.operate.own_model import own_model
@@ -17,7 +18,7 @@ from coterie.operate.watching import all_statuses, has_ended, read_status
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.finished import load_result
-from tests.deploy.test_runs import NAMES, QUICK, processes, stays, until
+from tests.deploy.test_runs import NAMES, QUICK, WAIT_S, processes, stays, until
 from tests.operate.test_metrics import scraped
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
@@ -57,6 +58,31 @@ def test_a_run_that_is_aborted_ends_with_its_models_and_another_can_start(tmp_pa
         hub.join(30)
         assert hub.exitcode == 0
     assert (tmp_path / "hub").read_text().count("Waiting for the plan of another run.") == 2
+
+
+def test_the_first_run_also_ends_while_the_hub_waits_for_parties(tmp_path: Path) -> None:
+    config = RunConfig("fedavg", rounds=3, settings=QUICK)
+    with live(tmp_path, config, NAMES) as deployed, processes() as made, ExitStack() as stack:
+        folder, home = deployed.folder, deployed.homes[NAMES[0]].path
+        here = made.start(leaves, home)
+        hub = stack.enter_context(command(tmp_path / "hub", "deploy", "hub", str(folder.path)))
+        until(lambda: "Waiting for" in said(tmp_path / "hub"), "the hub")
+        runs.abort(folder.path)
+        for one in (hub, here):
+            one.join(WAIT_S)
+            assert one.exitcode == 0
+        status = read_status(folder.run)
+        assert (status.phase, status.aborted, status.done) == ("ended", True, 0)
+        assert runs.start(folder.path).run == 2
+    assert said(tmp_path / "hub").splitlines()[-1].endswith("The run has ended: 0 rounds done.")
+
+
+def leaves(home: Path) -> None:
+    as_party(home)
+
+
+def said(log: Path) -> str:
+    return log.read_text() if log.exists() else ""
 
 
 def agrees(home: Path) -> None:

@@ -111,6 +111,7 @@ def test_the_folder_holds_what_was_reported_and_draws_a_report(recorder: Recorde
     assert two.phase_seconds["participant/work"] == 2.0
     assert run.result.local_accuracy == three.local_accuracy
     assert run.result.done == 3
+    assert recorder.status.seconds == json.loads((recorder.folder / "result.json").read_text())["seconds"] == 7.0
     assert run.result.deployment is not None
     assert not run.result.deployment.running
     assert run.result.deployment.reporting == (2, 3)

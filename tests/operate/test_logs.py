@@ -51,7 +51,7 @@ STATUS = RunStatus(
     round=4,
     attempt=1,
     done=3,
-    started=50.0,
+    seconds=50.0,
     since=100.0,
     written=110.0,
     scores={"local_accuracy": 0.5, "local_loss": None},
@@ -271,6 +271,7 @@ def test_the_status_is_shown_in_words_and_as_json(tmp_path: Path) -> None:
     shown = run("status", str(tmp_path))
     assert "No news of the hub" in shown
     assert "process 1 has ended" in shown
+    assert "(3 rounds done, in 50.0 s)" in shown
     for words in ("client/0", "89ab cdef", "1.50 kB", "refused 2 × Train", "1 × late", "local accuracy 50.0 %"):
         assert words in shown
     assert msgspec.json.decode(run("status", str(tmp_path), "--json"), type=RunStatus) == STATUS

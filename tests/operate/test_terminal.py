@@ -81,7 +81,7 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
         told = deploy("hub", folder)
         assert told.endswith(f"The run has ended: 2 rounds done. Its numbers: coterie report {one.folder.run}")
         assert (one.folder.run / "metrics.jsonl").read_bytes() == numbers
-        assert "Ended after" in deploy("status", folder)
+        assert "Ended: " in deploy("status", folder)
         assert "Run 1: FedAvg, 2 of 2 rounds, ended." in deploy("runs", folder)
         holders = [*map(_holder_of_home, one.homes.values()), *_holders_of_folder(one.folder)]
         secrets = {name: value for holder in holders for name, value in holder.secrets.items()}

@@ -17,6 +17,7 @@ from command import Command, caller, heard
 
 from coterie.operate.doctor import doctor
 from coterie.operate.watching import read_log
+from coterie.report.words import duration
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
@@ -47,7 +48,10 @@ def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path, monke
     assert {stat.S_IMODE(path.stat().st_mode) for path in private if path.is_file()} <= {0o600}
     assert command("report", str(folder / "run")).code == 0
     assert command("predict", str(folder / "run"), "nothing.npz", "--client", "client/3").code == 2
-    assert command("deploy", "status", str(folder)).code == 0
+    took = duration(json.loads((folder / "run" / "result.json").read_text())["seconds"])
+    assert f"time {took}" in " ".join(ended.out.split())
+    status = command("deploy", "status", str(folder))
+    assert (status.code, f"Ended: 2 rounds done, in {took}\n" in status.out) == (0, True)
 
 
 def test_tables_end_with_a_way_to_predict_and_status_shows_the_prior(command: Command, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from report_folders import edit, without_heads, write_run
 
@@ -14,8 +15,10 @@ from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Release, statements
 from coterie.protocol.errors import UserError
 from coterie.record import load
+from coterie.record.schema import NoiseRecord
 from coterie.report import ledger, render
 from coterie.report.ledger import released
+from coterie.report.statement import statement
 from coterie.report.summary import clusters, results
 from coterie.report.words import number
 
@@ -133,8 +136,28 @@ def test_a_ledger_that_protects_whole_clients_is_told_for_whole_clients(tmp_path
     page = render([folder(tmp_path / "paper", a=three)]).read_text()
     assert "there is no proof of privacy for: values" in page
     assert '<th class="n">claimed</th>' in page
-    assert without_heads(page).count('<td class="n">400</td>') == 1
-    assert released(statements({"a": three}, DELTA)) == "no proof for: values; its paper claims epsilon 400"
+    vain = "400 (proves nothing)"
+    assert without_heads(page).count(f'<td class="n">{vain}</td>') == 1
+    assert released(statements({"a": three}, DELTA)) == f"no proof for: values; its paper claims epsilon {vain}"
+
+
+def test_an_epsilon_that_bounds_nothing_says_so_wherever_it_stands(tmp_path: Path) -> None:
+    """e to the 100 times as likely is no bound. An audit's lower bound is no promise, and stands as it is."""
+    vain = "(proves nothing)"
+    assert ledger.in_words([100.0]) == "100"
+    assert ledger.in_words([345_678.0]) == f"345,678 {vain}"
+    assert ledger.in_words([4.0, 345_678.0, "infinite"]) == "4 to 345,678 (above 100 it proves nothing), or no proof"
+    weak = replace(NOISY, noise_multiplier=0.01, against=("server",))
+    out = folder(tmp_path, a=[weak], b=[weak])
+    page, told = render([out]).read_text(), released(statements({"a": [weak]}, DELTA))
+    assert without_heads(page).count(f"{vain}</td>") == 2  # of it alone, and after one more
+    for words in (f"has an epsilon of 5,426 {vain} together", f"server alone: 5,426 {vain}."):
+        assert words in page
+    for words in (f"vector: epsilon 5,426 {vain} for one sample", f"server alone: epsilon 5,426 {vain}"):
+        assert words in told
+    assert f"5,426 {vain}" in statement(out)
+    (row,) = ledger.noise_table([msgspec.convert({**ROW, "lower_bound": 345.0, "claimed_epsilon": 500.0}, NoiseRecord)])
+    assert (row["claimed"], row["proved"]) == (f"500 {vain}", "345")
 
 
 ROW = {
@@ -192,7 +215,7 @@ def test_large_numbers_have_no_exponent_and_are_sorted_by_value(tmp_path: Path) 
     assert number(999.96) == "1,000"
     assert number(float("inf")) == "inf"  # of a folder that somebody else wrote
     assert released(statements({"a": [one], "b": [two]}, DELTA)).endswith(
-        "its paper claims epsilon 954,000 to 1,446,000"
+        "its paper claims epsilon 954,000 to 1,446,000 (proves nothing)"
     )
 
 

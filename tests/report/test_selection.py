@@ -117,6 +117,16 @@ def test_the_page_shows_selection_events_and_features(tmp_path: Path) -> None:
     assert "How long it took to reach each accuracy" in page
 
 
+def test_a_caption_tells_of_clusters_only_where_some_are_drawn(tmp_path: Path) -> None:
+    out = folder(tmp_path, clustered=False)
+    observed = {"features": [[0.1 * i, 0.2] for i in range(CLIENTS)], "affinity": np.eye(CLIENTS).tolist()}
+    words = ("in the colour of its cluster at the end", "Colours are clusters", "Lines separate the clusters")
+    for groups in (None, [[i % 2] for i in range(CLIENTS)]):
+        (out / "observed.json").write_text(json.dumps({**observed, "membership": groups}))
+        page = render([out]).read_text()
+        assert [one in page for one in words] == [groups is not None] * 3
+
+
 def test_devices_that_are_all_alike_can_be_drawn(tmp_path: Path) -> None:
     out = folder(tmp_path)
     (out / "observed.json").write_text(json.dumps({"features": [[0.5, 0.5]] * CLIENTS}))

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from html import unescape
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import coterie
+from coterie.cli.app import app
 from coterie.protocol.errors import UserError
 from coterie.report.statement import statement
+from coterie.report.words import leak_halves
+from coterie.runs.audited import kept
+from coterie.runs.findings import merged, noise
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +51,54 @@ def test_a_page_says_it_all(compared: Path) -> None:
     assert "- cleveland: training together is " in head
     assert sum(line.endswith(" of AUROC, both tuned.") for line in head.splitlines() if line.startswith("- ")) == 4
     assert sum(line.startswith("- ") for line in head.splitlines()) == 4
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With two seeds."""
+    out = tmp_path_factory.mktemp("twice") / "all"
+    coterie.compare(["fedavg"], data="heart", seeds=2, rounds=1, record=True, audit=True, out=out, progress=False)
+    return out
+
+
+def test_attacks_are_over_the_seeds_of_the_gains_and_the_page_says_which(twice: Path, tmp_path: Path) -> None:
+    over = "are over the runs with the seeds 0, 1, all else is of the run with seed 1."
+    page = statement(twice / "fedavg-1")
+    assert f"Gains and attacks {over}" in page
+    for row in merged([(kept(twice / f"fedavg-{seed}") or {})["attacks"] for seed in (0, 1)])[:12]:
+        assert f"| {row['name']} | {row['verdict']} | {row['leak']:.2f} ± " in page
+    shutil.copytree(twice, tmp_path / "all")
+    result = tmp_path / "all" / "fedavg-0" / "result.json"
+    result.write_text(json.dumps({**json.loads(result.read_text()), "audit": None}))
+    page = statement(tmp_path / "all" / "fedavg-1")
+    assert f"Gains {over}" in page
+    for row in (kept(twice / "fedavg-1") or {})["attacks"][:12]:
+        assert f"| {row['name']} | {row['verdict']} | {row['leak']:.2f} ± " in page
+
+
+def test_gains_by_seed_are_those_of_the_run(tmp_path: Path) -> None:
+    """Without names a seed has clients of its own."""
+    options = {"samples": 300, "clients": 3, "rounds": 1, "model": "linear", "progress": False}
+    coterie.compare(["fedavg"], "digits", seeds=2, out=tmp_path / "all", **options)
+    page = statement(tmp_path / "all" / "fedavg-1")
+    assert "are over the runs" not in page
+    assert "- client/2, seed 1: training together" in page
+    assert "seed 0" not in page
+
+
+def test_an_interval_wider_than_the_scale_is_not_a_number_anywhere(twice: Path) -> None:
+    found = coterie.audit(twice)
+    least, *_, half = sorted(map(noise, found["methods"][0]["attacks"]))
+    assert half > 1 > least
+    printed = [CliRunner(env={"COLUMNS": str(width)}).invoke(app, ["audit", str(twice)]).output for width in (80, 180)]
+    page = (twice / "report.html").read_text()
+    texts = [statement(twice / "fedavg-0").replace("\\", ""), found._repr_html_(), page, *printed]
+    for text in (unescape(re.sub("<svg.*?</svg>", "", of, flags=re.DOTALL)) for of in texts):
+        assert ">1" in text
+        assert f"{half:.2f}" not in text
+    said = ">1: too few seeds or clients"
+    assert [said in " ".join(unescape(of).split()) for of in texts] == [True, False, True, True, True]
+    assert leak_halves([0.4, 1.0]) == "±: half of its 95 % interval, a smaller leak counts as chance"
 
 
 def test_clients_alone_have_a_model_each_and_count_nothing(compared: Path) -> None:

@@ -97,6 +97,7 @@ def test_a_comparison_has_the_worst_decile_and_the_interval_over_clients_of_ever
         fedavg["metrics"]["prior_all_classes_accuracy"]["values"]
     )
     assert FORMS_TITLE in done.report().read_text()
+    assert all(f"{word}: " in form_note(done.content) for word in ("Tuned", "Prior", "Mixed", "Worst decile"))
 
 
 def test_where_less_is_better_leads_turn_and_the_worst_are_above_in_every_form(
@@ -130,5 +131,7 @@ def test_numbers_have_no_prior_and_no_other_label_mix(tmp_path: Path) -> None:
     assert not [name for name in first["metrics"] if "classes" in name or name.startswith(("prior", "mixed"))]
     assert first["clients"]["local_r2"]["worst_decile"]["mean"] <= first["metrics"]["local_r2"]["mean"]
     assert "not offered beyond classes" in form_note(done.content)
+    assert not [word for word in ("Prior:", "Mixed:", "Own classes") if word in form_note(done.content)]
+    assert form_note(done.content).startswith("Tuned: where held-out loss gains by a standard error. ± clients: ")
     assert "a tenth of the clients are below" in form_note(done.content)
     assert [row[1] for row in form_table(done.content)[1] if row[0] == "fedavg"] == ["as it is", "tuned"]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from coterie.cli.guard import console, fits, guarded, loading, new_table, say
 from coterie.protocol.errors import UserError
-from coterie.report.words import CIPHERS, MISSING, size
+from coterie.report.words import CIPHERS, MISSING, leak_half, leak_halves, plural, size
 from coterie.runs.options import HOW
 
 Row = Mapping[str, Any]
@@ -178,7 +178,8 @@ def head(content: Row) -> Text:
     seeds = content.get("seeds", ())
     many = f", {len(seeds)} runs (seeds {', '.join(map(str, seeds))})" if len(seeds) > 1 else ""
     cipher = CIPHERS[content["crypto"]]
-    where = f"mode {content['mode']}, {cipher}, {content['rounds']} rounds of {content['clients']} clients{many}"
+    work = f"{plural(content['rounds'], 'round')} of {plural(content['clients'], 'client')}"
+    where = f"mode {content['mode']}, {cipher}, {work}{many}"
     return Text.assemble((content["title"], "bold"), f", {where}")
 
 
@@ -216,8 +217,6 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
 
 
 def _attacks(rows: Sequence[Row]) -> Table:
-    from coterie.runs.findings import noise
-
     theory = any(row["closed_form"] is not None for row in rows)
     heads = ("leak", "±", "found", "chance", "all", *["theory"] * theory, "clients")
     numbers = (Column(head, justify="right", no_wrap=True) for head in heads)
@@ -225,26 +224,22 @@ def _attacks(rows: Sequence[Row]) -> Table:
     keys = ("value", "chance", "perfect", *["closed_form"] * theory)
     several = any("leaks" in row for row in rows)
     for row in rows:
-        measured = (row["leak"], noise(row), *(row[key] for key in keys))
-        cells = (MISSING if number is None else f"{number:.3f}" for number in measured)
-        style = _STYLES.get(row["verdict"], "")
-        table.add_row(_name(row), Text(row["verdict"], style), row["metric"], *cells, str(row["clients"]))
+        cells = (MISSING if row[key] is None else f"{row[key]:.3f}" for key in keys)
+        verdict = Text(row["verdict"], _STYLES.get(row["verdict"], ""))
+        table.add_row(_name(row), verdict, row["metric"], *_leak(row), *cells, str(row["clients"]))
     table.caption = (
-        f"{_LEAK}; found: mean over the rounds{' and seeds' if several else ''}; chance: by guessing; all: if "
-        f"everything leaked; {'theory: closed form; ' * theory}clients: scored in the last round"
+        f"{_leak_words(rows)}; found: mean over the rounds{' and seeds' if several else ''}; chance: by guessing; "
+        f"all: if everything leaked; {'theory: closed form; ' * theory}clients: scored in the last round"
     )
     return table
 
 
 def _leaks(rows: Sequence[Row]) -> Table:
-    from coterie.runs.findings import noise
-
     numbers = (Column(head, justify="right", no_wrap=True) for head in ("leak", "±"))
     table = new_table("attack", Column("verdict", no_wrap=True), *numbers)
     for row in rows:
-        cells = (MISSING if number is None else f"{number:.3f}" for number in (row["leak"], noise(row)))
-        table.add_row(_name(row), Text(row["verdict"], _STYLES.get(row["verdict"], "")), *cells)
-    table.caption = f"{_LEAK}. A wider terminal, --json and the report show the measures"
+        table.add_row(_name(row), Text(row["verdict"], _STYLES.get(row["verdict"], "")), *_leak(row))
+    table.caption = f"{_leak_words(rows)}. A wider terminal, --json and the report show the measures"
     return table
 
 
@@ -252,5 +247,16 @@ def _name(row: Row) -> str:
     return str(row["name"]) + (f" (round {row['round']})" if row["round"] else "")
 
 
-_LEAK = "leak: 0 is chance, 1 is everything; ±: half of its 95 % interval, a smaller leak counts as chance"
+def _leak(row: Row) -> tuple[str, str]:
+    from coterie.runs.findings import noise
+
+    return f"{row['leak']:.3f}", leak_half(noise(row), 3)
+
+
+def _leak_words(rows: Sequence[Row]) -> str:
+    from coterie.runs.findings import noise
+
+    return f"leak: 0 is chance, 1 is everything; {leak_halves([noise(row) for row in rows])}"
+
+
 _STYLES = {"everything": "bold red", "much": "red", "a little": "yellow"}

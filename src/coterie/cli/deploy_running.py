@@ -54,7 +54,7 @@ def hub(
     _say_plan(plan.roster.hub, "the hub", plan)
     say(f"Watch it with coterie deploy status {folder} --watch")
     as_hub(folder, serve=serve, stay=stay, stderr=verbose, say=_say, adopted=lambda: read_anew(place))
-    if read_status(folder).phase == "ended":
+    if (now := read_status(folder)).phase == "ended" and now.done:
         say(f"Its numbers: coterie report {folder / 'run'}")
 
 

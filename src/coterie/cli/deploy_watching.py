@@ -124,10 +124,11 @@ def _where(status: RunStatus, now: float) -> Text:
 
     done = f"{plural(status.done, 'round')} done" + (f", {status.skipped} of them skipped" if status.skipped else "")
     done += f", {plural(status.repeated, 'attempt')} repeated" if status.repeated else ""
+    done += f", in {duration(status.seconds)}" if status.done else ""
     if status.phase == "failed":
         return Text.assemble(("Failed", "bold red"), f" ({done}): {shown(status.why)}")
     if status.phase == "ended":
-        return Text.assemble(("Ended", "bold green"), f" after {_ago(status.started, status.since)}: {done}")
+        return Text.assemble(("Ended", "bold green"), f": {done}")
     if not is_alive(status, now):
         return Text.assemble(
             ("No news of the hub", "bold red"),
@@ -153,8 +154,7 @@ def _ending(status: RunStatus, now: float) -> Iterator[str]:
 
 
 def _ago(then: float, now: float) -> str:
-    seconds = max(0.0, now - then)
-    return duration(round(seconds) if seconds >= 1 else round(seconds, 1))
+    return duration(max(0.0, now - then), whole=True)
 
 
 def _table(status: RunStatus, now: float, without: Collection[str] = ()) -> Table:

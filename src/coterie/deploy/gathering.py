@@ -73,7 +73,7 @@ def wait_for_parties(
     *,
     poll_s: float = POLL_S,
 ) -> None:
-    """Wait until all servers and a quorum of the clients are connected, or ``stopped``.
+    """Wait until all servers and a quorum of the clients are connected, or the run is over, or ``stopped``.
 
     plan: as it is now. Raises RunError, naming the missing, after its ``patience_s``.
     """
@@ -86,7 +86,9 @@ def wait_for_parties(
 
 
 def awaited(plan: Plan, tell: Tell, here: Collection[str]) -> Sequence[str]:
-    """Who is not here; nobody if all servers and a quorum of the clients are."""
+    """Who is not here; nobody if all servers and a quorum of the clients are, or the run is over."""
+    if plan.aborted:
+        return ()
     client, hub = plan.client_role, plan.believed.hub
     of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
     quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))

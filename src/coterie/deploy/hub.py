@@ -409,7 +409,7 @@ class HubNode(Node):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _end_all(self) -> None:
-        if not self.kept.ended:
+        if not self.kept.ended and self.kept.era is not None:  # else nothing is under way
             for name in self.others:
                 self.queue.send(name, End())
             self._hear(self.quiescent)

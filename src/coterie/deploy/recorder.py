@@ -25,7 +25,7 @@ from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, a
 from coterie.protocol.errors import CoterieError, UserError, shown
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
 from coterie.record.folder import CONFIG, METRICS, RESULT, encode_line, jsonable, read_lines, write_json
-from coterie.record.summary import Line, totals, with_facts
+from coterie.record.summary import Line, stretches, totals, with_facts
 from coterie.report.words import plural
 from coterie.runs.failures import check_not_all_skipped
 
@@ -43,7 +43,6 @@ class OpenRounds(msgspec.Struct):
     """
 
     session: str
-    started: float
     set_up: Line = {}
     finish: Line | None = None
     lines: list[Line] = []
@@ -81,7 +80,7 @@ class Recorder(Journal):
         try:
             self._open_folder(plan)
             self._status = msgspec.structs.replace(
-                first_status(plan), done=self.done, skipped=self._skipped(), started=self._open.started
+                first_status(plan), done=self.done, skipped=self._skipped(), seconds=self._seconds()
             )
             self.renewed(plan)
             self._open.parties[self._hub].connected = True
@@ -208,6 +207,7 @@ class Recorder(Journal):
             if round and not self._is_finish(round):
                 self.done = round
                 self._tell(done=round, skipped=self._skipped())
+            self._tell(seconds=self._seconds())
             self._settle()
             self._keep()
 
@@ -258,7 +258,7 @@ class Recorder(Journal):
         else:
             if (self.folder / METRICS).exists():
                 raise UserError(f"{self.folder} holds a run that is no deployment's: move it away to begin this one")
-            self._open = OpenRounds(plan.session, time.time())
+            self._open = OpenRounds(plan.session)
             atomic_write(self.folder / CONFIG, plan.config.encode())
         self.metrics = Log(self.folder / METRICS)
         known = read_lines(self.folder / METRICS)
@@ -330,6 +330,10 @@ class Recorder(Journal):
 
     def _skipped(self) -> int:
         return sum("skipped" in line["notes"] for line in [*self._lines, *self._open.lines])
+
+    def _seconds(self) -> float:
+        known = stretches(self._open.set_up, [*self._lines, *self._open.lines], self._open.finish)
+        return float(sum(line["seconds"] for line in known))
 
     def _tell(self, **changed: Any) -> None:
         self._status = msgspec.structs.replace(self._status, **changed)

@@ -47,8 +47,8 @@ class PartyStatus(Traffic, kw_only=True):
 
 
 class RunStatus(msgspec.Struct, kw_only=True):
-    """``status.json``.  started, since, written: Unix seconds of the run's start, of this phase, and of the file.
-    plan: its version.  done: committed rounds.  skipped: of these, those that moved no model or were given up.
+    """``status.json``.  since, written: Unix seconds of this phase's start, and of the file.  plan: its version.  done:
+    committed rounds.  seconds: of set-up, these and finish, as in ``result.json``.  skipped: of these, those that moved no model or were given up.
     repeated: attempts beyond the first.  scores: means of the last other round, by ``reported`` clients.  why: of a
     failure.  waits: why the engine stores nothing.  attempt: from 0.  certificates: Unix times of their ends, by
     holder, filled in by the status's server.  aborted: the operator ends it early.
@@ -74,7 +74,7 @@ class RunStatus(msgspec.Struct, kw_only=True):
     done: Count = 0
     skipped: Count = 0
     repeated: Count = 0
-    started: float = 0.0
+    seconds: float = 0.0
     since: float = 0.0
     written: float = 0.0
     why: str = ""
@@ -103,7 +103,6 @@ def first_status(plan: Plan) -> RunStatus:
         clients=sum(role == plan.client_role for _, role in plan.members),
         rehearsal=plan.settings.rehearsal,
         run=plan.run,
-        started=time.time(),
         since=time.time(),
     )
 

@@ -203,14 +203,25 @@ def _shared(homes: Sequence[Home], newest: Mapping[bytes, Plan]) -> Iterator[Dia
             if other is not home and other.path.resolve() in home.path.resolve().parents:
                 yield _problem(str(home.path), f"lies in the home of {other.name}: move it out")
     for operator in dict.fromkeys(home.operator for home in homes):
-        servers = [home for home in homes if home.serves and home.operator == operator]
-        here = sorted({one.name for home in servers for one in (home, *servers_near(home))})
-        if len(here) > 1 and not (operator in newest and newest[operator].settings.rehearsal):
-            yield _problem(
-                ", ".join(here),
-                "have their homes on one machine: whoever owns it learns the secrets of them all. Move all but one "
-                "away",
-            )
+        if not (operator in newest and newest[operator].settings.rehearsal):
+            yield from _one_machine([home for home in homes if home.operator == operator])
+
+
+def _one_machine(homes: Sequence[Home]) -> Iterator[Diagnosis]:
+    """homes: of one deployment, all here."""
+    servers = sorted({one.name for home in homes for one in (home, *servers_near(home)) if one.serves})
+    clients = sorted({home.name for home in homes if not home.serves})
+    if len(servers) > 1:
+        yield _problem(
+            ", ".join(servers),
+            "have their homes on one machine: whoever owns it learns the secrets of them all. Move all but one away",
+        )
+    if servers and clients:
+        yield _warning(
+            ", ".join(clients),
+            f"on one machine with {', '.join(servers)}: whoever owns it has the samples of a client, and knows what a "
+            "server and a client that collude would know. Give each a machine of its own",
+        )
 
 
 # -- plans, keys, certificates, clocks --------------------------------------------------------------------------------

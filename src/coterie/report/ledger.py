@@ -11,6 +11,7 @@ from coterie.record.schema import CLIENT, SAMPLE, Epsilon, LedgerRecord, NoiseRe
 from coterie.report.words import MISSING, number
 
 NO_PROOF = "no proof"
+_VAIN = 100.0  # of an epsilon: e to the 100 times as likely is no bound
 
 
 def released(ledgers: Any) -> str:
@@ -62,9 +63,9 @@ def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] |
             "against": ", ".join(against),
             "clients": len(clients),
             "count": between([sum(release.count for release in own) for own in clients]),
-            "epsilon": between([release.epsilon for own in clients for release in own]),
-            "more": between([release.epsilon_after_one_more for own in clients for release in own]),
-            "claimed": between(list(filter(None, map(claimed, clients)))),
+            "epsilon": in_words([release.epsilon for own in clients for release in own]),
+            "more": in_words([release.epsilon_after_one_more for own in clients for release in own]),
+            "claimed": in_words(list(filter(None, map(claimed, clients)))),
         }
         for (what, mechanism, neighbours, against), clients in kinds.items()
     ]
@@ -73,8 +74,8 @@ def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] |
     return {
         "rows": rows,
         "delta": between([one.delta for one in every]),
-        "together": between([one.epsilon.get(relation, "infinite") for one in every]),
-        "further": between([one.epsilon_after_one_more_round.get(relation, "infinite") for one in every]),
+        "together": in_words([one.epsilon.get(relation, "infinite") for one in every]),
+        "further": in_words([one.epsilon_after_one_more_round.get(relation, "infinite") for one in every]),
         "against": _against(every, relation),
         "of": "a client as a whole" if relation == CLIENT else "one of its samples",
         "open": [row["what"] for row in rows if row["epsilon"] == NO_PROOF],
@@ -86,7 +87,7 @@ def _against(every: Sequence[LedgerRecord], relation: str) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for observer in dict.fromkeys(name for one in every for name in one.against):
         seen = [one.against[observer].get(relation, "infinite") for one in every if observer in one.against]
-        found.setdefault(between(seen), []).append(observer)
+        found.setdefault(in_words(seen), []).append(observer)
     return {
         epsilon: " or ".join(names) + (", each of them alone" if len(names) > 1 else " alone")
         for epsilon, names in found.items()
@@ -103,9 +104,9 @@ def noise_table(rows: Sequence[NoiseRecord] | None) -> list[dict[str, Any]]:
         {
             "mechanism": one.mechanism,
             "neighbours": one.neighbours,
-            "claimed": between([one.claimed_epsilon]),
-            "proved": stated(one.lower_bound),
-            "exact": MISSING if one.exact_epsilon is None else stated(one.exact_epsilon),
+            "claimed": in_words([one.claimed_epsilon]),
+            "proved": measured(one.lower_bound),
+            "exact": MISSING if one.exact_epsilon is None else measured(one.exact_epsilon),
             "delta": number(one.delta),
             "trials": one.trials,
             "verdict": "the claim is not contradicted" if one.holds else "the claim is false",
@@ -114,15 +115,19 @@ def noise_table(rows: Sequence[NoiseRecord] | None) -> list[dict[str, Any]]:
     ]
 
 
-def stated(epsilon: Epsilon) -> str:
+def measured(epsilon: Epsilon) -> str:
     return epsilon if isinstance(epsilon, str) else number(epsilon)
 
 
-def between(values: Sequence[Epsilon]) -> str:
-    known = [value for value in values if not isinstance(value, str)]
-    if not values:
-        return MISSING
-    if not known:
+def in_words(epsilons: Sequence[Epsilon]) -> str:
+    """What is promised; of clients that differ, the smallest to the largest."""
+    known = [value for value in epsilons if not isinstance(value, str)]
+    if epsilons and not known:
         return NO_PROOF
-    ends = dict.fromkeys((number(min(known)), number(max(known))))
-    return " to ".join(ends) + (f", or {NO_PROOF}" if len(known) < len(values) else "")
+    above = f"above {_VAIN:.0f} it " if min(known, default=0.0) <= _VAIN else ""
+    vain = f" ({above}proves nothing)" if max(known, default=0.0) > _VAIN else ""
+    return between(known) + vain + (f", or {NO_PROOF}" if len(known) < len(epsilons) else "")
+
+
+def between(values: Sequence[float]) -> str:
+    return " to ".join(dict.fromkeys((number(min(values)), number(max(values))))) if values else MISSING

@@ -15,7 +15,7 @@ from coterie.report.comparison import Content, RunGroup, measures
 from coterie.report.gains import help_sentences
 from coterie.report.verdict import MethodStanding, standings, verdict
 from coterie.report.verdict import table as standing_table
-from coterie.report.words import size
+from coterie.report.words import leak_half, size
 from coterie.runs.findings import noise
 
 if TYPE_CHECKING:
@@ -170,8 +170,7 @@ class Findings(dict[str, Any]):
 
 
 def _found(row: Mapping[str, Any]) -> tuple[str, str]:
-    numbers = " ± ".join(f"{value:.2f}" for value in (row["leak"], noise(row)) if value is not None)
-    return row["name"], f"{row['verdict']} ({numbers})" if numbers else row["verdict"]
+    return row["name"], f"{row['verdict']} ({row['leak']:.2f} ± {leak_half(noise(row))})"
 
 
 def table(head: str, rows: Sequence[tuple[str, str]], folder: str = "") -> str:

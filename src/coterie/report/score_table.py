@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.record.comparison import FORMS
+from coterie.record.comparison import FORMS, PRIOR
 from coterie.report.comparison import FEWEST_SEEDS, measures
 from coterie.report.words import number, spread
 from coterie.runs.metrics import score
@@ -182,18 +182,25 @@ def form_table(content: Row) -> tuple[list[str], list[list[str]]]:
 
 
 def form_note(content: Row) -> str:
+    """Of the forms and heads that are in the table, what they mean."""
     several = any(len(row["runs"]) > 1 for row in content["rows"])
-    notes = [
-        "tuned: where held-out loss and accuracy gain by a standard error",
-        f"{_OWN_SHARES}; left out for a batch of 30 or more samples whose labels seem to have other shares (prior "
-        "left out is –: no batch is that large, so none was checked)",
-        "mixed: both, by the likelihood of held-out samples",
-        "± clients: half of the 95 % interval of the mean over the clients of one seed",
-        f"worst decile: a tenth of the clients are {'below' if measures(content)[0]['higher'] else 'above'}",
-        "own classes, all classes: accuracy on test labels that are uniform over these",
-    ]
-    if several:
-        notes.append("±: the same over the seeds")
-    if content.get("task", "classes") != "classes":
-        notes = [notes[3], notes[4], "prior and other label mixes are not offered beyond classes"]
-    return ". ".join(note[0].upper() + note[1:] for note in notes) + "."
+    only_classes = content.get("task", "classes") == "classes"
+    priors = [values for _, form, values in form_values(content) if form == FORMS[PRIOR]]
+    dropped = ["prior left out" in values for values in priors]
+    gains = "loss and accuracy gain" if only_classes else "loss gains"
+    unchecked = " (prior left out is –: no batch is that large, so none was checked)"
+    shown = {word for _, form, values in form_values(content) for word in (form, *values)}
+    notes = {
+        "tuned": f"tuned: where held-out {gains} by a standard error",
+        "prior": f"{_OWN_SHARES}; left out for a batch of 30 or more samples whose labels seem to have other shares"
+        + (unchecked if not all(dropped) else ""),
+        "mixed": _MIXED,
+        "± clients": "± clients: half of the 95 % interval of the mean over the clients of one seed",
+        "worst decile": "worst decile: a tenth of the clients are "
+        + ("below" if measures(content)[0]["higher"] else "above"),
+        "all classes": "own classes, all classes: accuracy on test labels that are uniform over these",
+    }
+    found = [note for word, note in notes.items() if word in shown]
+    found += ["±: the same over the seeds"] if several else []
+    found += [] if only_classes else ["prior and other label mixes are not offered beyond classes"]
+    return ". ".join(note[0].upper() + note[1:] for note in found) + "."

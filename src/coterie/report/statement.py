@@ -10,7 +10,7 @@ from coterie.protocol.system import BROKER
 from coterie.record.load import Run, compared, find, load
 from coterie.record.schema import CLIENT, SAMPLE
 from coterie.report import comparison, gains
-from coterie.report.ledger import between
+from coterie.report.ledger import between, in_words
 from coterie.report.summary import lasted
 from coterie.report.tables import audit_table
 from coterie.report.templates import TEMPLATES
@@ -25,6 +25,7 @@ def statement(folder: Path) -> str:
     Raises UserError.
     """
     run = load(_of_one(folder))
+    told, runs = _compared(folder.resolve(), run)
     result, role, d = run.result, run.client_role, run.result.deployment
     sent = [(key.split(" "), n) for key, n in run.total("message_bytes").items() if key.startswith(f"{role} > ")]
     sees = [
@@ -39,12 +40,13 @@ def statement(folder: Path) -> str:
         left=run.total("bytes_up").get(role, 0) / result.clients,
         sent=[(to, message, n / result.clients) for (_, _, to, message), n in sent],
         sees=sees,
-        **_attacks(run),
+        **_attacks(audit_table([one.result.audit for one in runs]) or audit_table([result.audit])),
+        seeds=[one.result.seed for one in runs],
         recorded=(folder / VIEWS).exists(),
         reporting=result.clients if d is None else d.reporting[1],
         leading=run.leading,
         score=result.score(f"local_{run.leading.name}"),
-        help=_help(folder.resolve()),
+        help=None if told is None else _help(told),
         **_ledger(run),
     )
 
@@ -56,9 +58,20 @@ def _of_one(folder: Path) -> Path:
     raise UserError(f"{folder} is no run, and a statement is about one: give one of {names}")
 
 
-def _attacks(run: Run) -> dict[str, Any]:
+def _compared(folder: Path, run: Run) -> tuple[dict[str, Any] | None, list[Run]]:
+    """The comparison around a run with this run's gains, if any, and the runs over which they are."""
+    told = compared(folder.parent)
+    row = next((row for row in told["rows"] if folder.name in row["runs"]), None) if told else None
+    if told is None or row is None or not (own := [of for of in told["benefits"] if of["method"] == row["method"]]):
+        return None, [run]
+    here = [[one for one in of["clients"] if one["seed"] in (None, run.result.seed)] for of in own]
+    is_mean = all(one["seed"] is None for clients in here for one in clients)
+    gains_here = [{**of, "clients": clients} for of, clients in zip(own, here, strict=True)]
+    return {**told, "benefits": gains_here}, [load(folder.parent / name) for name in row["runs"]] if is_mean else [run]
+
+
+def _attacks(audit: dict[str, Any] | None) -> dict[str, Any]:
     """Those on what did not happen are apart."""
-    audit = audit_table([run.result.audit])
     rows = audit["rows"] if audit else []
     return {
         "audit": audit,
@@ -77,7 +90,7 @@ def _ledger(run: Run) -> dict[str, Any]:
         place = party.rpartition("/")[2]
         name = names[int(place)] if place.isdigit() and int(place) < len(names) else party
         for by, epsilon in {ANY: one.epsilon, **one.against}.items():
-            of_sample, of_client = (between([epsilon.get(of, "infinite")]) for of in (SAMPLE, CLIENT))
+            of_sample, of_client = (in_words([epsilon.get(of, "infinite")]) for of in (SAMPLE, CLIENT))
             alike.setdefault((by, of_sample, of_client), []).append(name)
     return {
         "ledger": list(alike.items()),
@@ -87,14 +100,8 @@ def _ledger(run: Run) -> dict[str, Any]:
     }
 
 
-def _help(folder: Path) -> dict[str, Any] | None:
-    told = compared(folder.parent)
-    methods = [row["method"] for row in told["rows"] if folder.name in row["runs"]] if told else []
-    own = [one for one in told["benefits"] if one["method"] in methods] if told else []
-    if told is None or not own:
-        return None
-    told, measure = {**told, "benefits": own}, comparison.measures(told)[0]
-    first = max(own, key=lambda one: one["tuned"])
+def _help(told: dict[str, Any]) -> dict[str, Any]:
+    measure, first = comparison.measures(told)[0], max(told["benefits"], key=lambda one: one["tuned"])
     return {
         "title": gains.help_title(told),
         "note": gains.help_note(told),

@@ -16,7 +16,7 @@ from coterie.record.schema import AuditRecord, Unread, Used
 from coterie.report.clusters import Sets
 from coterie.report.comparison import RunGroup, common_target, leading
 from coterie.report.figure import colour
-from coterie.report.words import capital, explained, places, sides
+from coterie.report.words import capital, explained, leak_half, leak_halves, places, sides
 from coterie.runs.findings import is_control, merged, noise
 
 _ROUND, _NO_WORD = re.compile(r" of round \d+"), re.compile(r"\W")
@@ -219,7 +219,8 @@ def audit_table(audits: Sequence[AuditRecord | None]) -> dict[str, Any] | None:
         return None
     rows = merged([msgspec.to_builtins(audit.attacks) for audit in known])
     return {
-        "rows": [{**row, "half": noise(row), "control": is_control(row["name"])} for row in rows],
+        "rows": [{**row, "half": leak_half(noise(row)), "control": is_control(row["name"])} for row in rows],
+        "halves": leak_halves([noise(row) for row in rows]),
         "runs": len(known),
         "not_applicable": by_reason({name: why for audit in known for name, why in audit.not_applicable.items()}),
         "not_judged": by_role(one for audit in known for one in audit.not_judged),

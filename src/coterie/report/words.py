@@ -29,6 +29,17 @@ def scored(of: Mapping[str, Any], share: bool) -> str:
     return number(of["mean"]) + ("" if of["interval"] is None else f" ± {number(of['interval'])}")
 
 
+def leak_half(of: float, digits: int = 2) -> str:
+    """Half of a leak's 95 % interval: ``0.04``; beyond the scale of leaks ``>1``."""
+    return f"{of:.{digits}f}" if of <= 1 else ">1"
+
+
+def leak_halves(shown: Sequence[float]) -> str:
+    """What ± means beside these."""
+    wide = "; >1: too few seeds or clients" if max(shown, default=0.0) > 1 else ""
+    return f"±: half of its 95 % interval, a smaller leak counts as chance{wide}"
+
+
 def metric(of: float | None, share: bool) -> str:
     return percent(of) if share else number(of)
 
