@@ -36,6 +36,7 @@ from coterie.clustering.signature import (
 )
 from coterie.crypto.sketch import project
 from coterie.data import Dataset, Task, deal, from_arrays, load
+from coterie.data.partition import hold_out
 from coterie.protocol.errors import UserError
 from coterie.protocols.masked_sums import FEWEST
 from coterie.protocols.shared_groups import MOST
@@ -45,6 +46,7 @@ from coterie.runs.config import RunConfig
 
 CLIENTS = {"digits": 24, "mnist": 32, "fashion_mnist": 32}
 TRAIN, TEST = 6_400, 2_000
+HELD = 0.2  # as runs hold out for fine-tuning
 FOLDER = Path("reproduction/signatures")
 
 Floats = NDArray[np.float64]
@@ -85,13 +87,20 @@ def written(*names: str) -> None:
 
 
 def clients_of(
-    data: Dataset, form: str, clients: int, seed: int, sizes: Sequence[int] = (), seen: Seen = lambda _, x: mapped(x)
+    data: Dataset,
+    form: str,
+    clients: int,
+    seed: int,
+    sizes: Sequence[int] = (),
+    seen: Seen = lambda _, x: mapped(x),
+    without: float = 0.0,
 ) -> tuple[list[Samples], Any]:
     """Samples and labels of every client, and its group, (clients,). sizes: of the groups; by default alike.
 
-    seen: a client's number and samples -> (n, FEATURES).
+    seen: a client's number and samples -> (n, FEATURES).  without: this share, which is held out.
     """
     split, tasks = deal(form, data, clients, seed)
+    split = hold_out(split, without) if without else split
     groups = np.zeros(clients, np.int64) if split.groups is None or len(tasks) == 1 else split.groups
     if sizes:
         groups = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
@@ -168,7 +177,7 @@ def poisoned(name: str, form: str, clients: int, size: float, seed: int) -> dict
 
 
 def evident(name: str, form: str, clients: int, sizes: Sequence[int], seed: int, change: str = "") -> dict[str, Any]:
-    """As ``indices``, by the evidence of pairs. change: what else differs between groups, or between clients."""
+    """As ``indices``, by the evidence of pairs. change: what else differs between groups or clients, or "held out"."""
     data, draw = small(name), np.random.default_rng([seed, 3])
     gains, offsets = draw.normal(1, 0.2, clients), draw.normal(0, 0.2, clients)
 
@@ -176,7 +185,7 @@ def evident(name: str, form: str, clients: int, sizes: Sequence[int], seed: int,
         return evidence.features(gains[at] * x + offsets[at])
 
     seen: Seen = shifting if change == "gain and offset" else lambda _, x: evidence.features(x)
-    samples, truth = clients_of(data, form, clients, seed, sizes, seen)
+    samples, truth = clients_of(data, form, clients, seed, sizes, seen, HELD if change == "held out" else 0.0)
     if change == "cycles":
         truth = np.random.default_rng([seed, 4]).permutation(np.arange(clients) % 4)
         samples = [(x, _cycled(y, int(k))) for (x, y), k in zip(samples, truth, strict=True)]
@@ -282,6 +291,9 @@ def _evident_calculations() -> tuple[Calculation[Any], ...]:
         for name, (form, clients, sizes) in {**FORMS, UNEQUAL[0]: UNEQUAL[1:]}.items():
             compute: Callable[[int], Any] = partial(evident, data, form, clients or usual, sizes)
             cells.append(Calculation(f"{data}/{name}", compute, {"clients": clients or usual}))
+        for form in ("permute:4+dirichlet:0.1", "swap:4+dirichlet:0.5"):
+            held = partial(evident, data, form, usual, (), change="held out")
+            cells.append(Calculation(f"{data}/a fifth held out, {form}", held, {"clients": usual}))
         cycles = partial(evident, data, "dirichlet:0.5", usual, (), change="cycles")
         cells.append(Calculation(f"{data}/three labels in a cycle, other ones in each group, dirichlet:0.5", cycles))
         own = partial(evident, data, "dirichlet:0.3", usual, (), change="gain and offset")

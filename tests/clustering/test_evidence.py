@@ -11,10 +11,12 @@ from scipy.stats import norm
 from coterie.clustering.evidence import (
     MOST,
     ResidualSpread,
+    axes,
     basis,
     evidence,
     features,
     gain,
+    parts,
     residuals,
     row,
     row_length,
@@ -27,38 +29,46 @@ from coterie.clustering.signature import FEATURES, Reference, mapped
 Client = tuple[np.ndarray, np.ndarray]
 
 
-def drawn(seed: int, counts: list[int], tau: float = 0.3, phi: float = 1.5) -> Client:
+def drawn(seed: int, counts: list[int], of: ResidualSpread) -> Client:
     """A client's residuals by the model: one mean a label, and scatter about it."""
     draw = np.random.default_rng(seed)
     n = np.array(counts)
-    means = draw.normal(0, np.sqrt(tau), (len(n), FEATURES))
-    scatter = draw.normal(0, np.sqrt(phi), (len(n), FEATURES)) * np.sqrt(n)[:, None]
+    means = draw.normal(size=(len(n), FEATURES)) * np.sqrt(along(of.tau, len(n)))
+    scatter = draw.normal(0, np.sqrt(of.phi), (len(n), FEATURES)) * np.sqrt(n)[:, None]
     return n, n[:, None] * means + scatter
+
+
+def along(tau: np.ndarray, labels: int) -> np.ndarray:
+    """(FEATURES,) tau of each coordinate."""
+    found = np.full(FEATURES, tau[1])
+    found[: labels - 1] = tau[0]
+    return found
 
 
 def test_the_evidence_is_that_of_normal_means_over_means_of_zero() -> None:
     """S | N is normal with variance N phi + N^2 tau in a group whose mean is drawn, N phi with a mean of 0."""
-    of = ResidualSpread(np.array([0.3, 0.0, 1.2]), np.array([1.5, 0.7, 2.0]))
-    counts, sums = drawn(1, [5, 3, 40])
+    of = ResidualSpread(np.array([0.3, 1.2]), 1.5)
+    counts, sums = drawn(1, [5, 3, 40], of)
     expected = 0.0
-    for n, total, tau, phi in zip(counts, sums, of.tau, of.phi, strict=True):
-        drawn_mean, zero = norm(0, np.sqrt(n * phi + n * n * tau)), norm(0, np.sqrt(n * phi))
-        expected += float((drawn_mean.logpdf(total) - zero.logpdf(total)).sum())
+    for n, total in zip(counts, sums, strict=True):
+        for value, tau in zip(total, along(of.tau, 3), strict=True):
+            of_drawn, zero = norm(0, np.sqrt(n * of.phi + n * n * tau)), norm(0, np.sqrt(n * of.phi))
+            expected += float(of_drawn.logpdf(value) - zero.logpdf(value))
     assert evidence(counts, sums, of) == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_label_that_a_client_lacks_says_nothing() -> None:
-    of = ResidualSpread(np.full(3, 0.4), np.full(3, 1.0))
-    one, other = drawn(2, [7, 9, 0]), drawn(3, [7, 9, 50])
-    without = drawn(3, [7, 9, 50])
+    of = ResidualSpread(np.array([0.4, 0.2]), 1.0)
+    one, other = drawn(2, [7, 9, 0], of), drawn(3, [7, 9, 50], of)
+    without = drawn(3, [7, 9, 50], of)
     without[0][2], without[1][2] = 0, 0
     assert gain(one, other, of) == pytest.approx(gain(one, without, of))
 
 
 @given(st.integers(0, 2**16), st.lists(st.integers(0, MOST), min_size=4, max_size=4), st.floats(0.001, 20.0))
 def test_the_product_of_two_rows_is_the_gain(seed: int, counts: list[int], tau: float) -> None:
-    of = ResidualSpread(np.array([tau, 0.0]), np.array([0.8, 1.1]))
-    both = drawn(seed, counts[:2], tau), drawn(seed + 1, counts[2:], tau)
+    of = ResidualSpread(np.array([tau, tau / 7]), 0.8)
+    both = drawn(seed, counts[:2], of), drawn(seed + 1, counts[2:], of)
     rows = np.stack([row(*one, of) for one in both])
     assert rows.shape == (2, row_length(2))
     products = rows @ twisted(rows).T
@@ -75,27 +85,52 @@ def test_the_twist_is_its_own_inverse_and_works_on_words() -> None:
 
 
 def test_the_spread_is_found_from_halves() -> None:
-    """With many clients the estimate is near the truth, for each label; without groups tau is near 0."""
-    for tau, phi in ((0.5, 2.0), (0.0, 1.0)):
+    """With many clients the estimate is near the truth, in both parts; without groups tau is near 0."""
+    for of in (ResidualSpread(np.array([0.5, 0.1]), 2.0), ResidualSpread(np.zeros(2), 1.0)):
         total = 0.0
         for seed in range(400):
             draw = np.random.default_rng(seed)
-            mean = draw.normal(0, np.sqrt(tau), (1, FEATURES))
+            means = draw.normal(size=(9, FEATURES)) * np.sqrt(along(of.tau, 9))
             halves = []
             for n in (6, 5):
-                scatter = draw.normal(0, np.sqrt(phi * n), (1, FEATURES))
-                halves.append((np.array([n]), n * mean + scatter))
+                scatter = draw.normal(0, np.sqrt(of.phi * n), (9, FEATURES))
+                halves.append((np.full(9, n), n * means + scatter))
             total = total + spread_terms((halves[0], halves[1]))
         found = spread(np.asarray(total))
-        assert found.tau[0] == pytest.approx(tau, abs=0.03)
-        assert found.phi[0] == pytest.approx(phi, rel=0.05)
+        assert found.tau == pytest.approx(of.tau, abs=0.02)
+        assert found.phi == pytest.approx(of.phi, rel=0.05)
 
 
-def test_a_label_in_no_pair_of_halves_has_no_spread() -> None:
-    nothing = (np.array([0, 3]), np.zeros((2, FEATURES)))
-    found = spread(spread_terms((nothing, nothing)))
+def test_without_a_pair_of_halves_there_is_no_spread_and_no_gain() -> None:
+    nothing = (np.array([0, 3]), np.zeros((2, FEATURES))), (np.array([2, 0]), np.ones((2, FEATURES)))
+    found = spread(spread_terms(nothing))
     assert found.tau.tolist() == [0.0, 0.0]
-    assert (found.phi == 1).all()
+    assert found.phi == 1
+    assert gain(*nothing, found) == 0
+
+
+@pytest.mark.parametrize("kept", [[True] * 10, [False, True, True, False, True, True], [True] * 80, [True]])
+def test_the_first_axes_span_the_differences_of_labels(kept: list[bool]) -> None:
+    """So that residuals of a group with other names of labels lie in them, whichever labels are kept."""
+    draw, shown = np.random.default_rng(3), np.array(kept)
+    means = np.where(shown[:, None], draw.normal(size=(len(kept), FEATURES)), 0)
+    to = Reference(means, draw.normal(size=(FEATURES, FEATURES)), shown)
+    found, (between, rest) = axes(to), parts(len(kept))
+    assert np.allclose(found.T @ found, np.eye(FEATURES))
+    assert between.stop == min(len(kept) - 1, FEATURES)
+    apart = (means[shown] - means[shown].mean(axis=0)) @ to.whiten
+    assert np.allclose(apart @ found[:, rest], 0)
+    assert np.allclose(axes(to), axes(Reference(means + 1e-12 * draw.normal(size=means.shape), to.whiten, shown)))
+
+
+def test_what_lies_between_labels_counts_more_where_groups_differ_there() -> None:
+    """Two clients of one group that names labels otherwise: the same residuals elsewhere are noise."""
+    of = ResidualSpread(np.array([0.5, 0.0]), 1.0)
+    counts, sums = np.full(10, 5), np.zeros((10, FEATURES))
+    within, beside = sums.copy(), sums.copy()
+    within[:, 0], beside[:, -1] = 4.0, 4.0
+    assert gain((counts, within), (counts, within), of) > gain((counts, sums), (counts, sums), of)
+    assert gain((counts, beside), (counts, beside), of) == gain((counts, sums), (counts, sums), of)
 
 
 def test_a_gain_and_an_offset_of_images_change_nothing_and_tables_stay_as_they_are() -> None:
@@ -107,14 +142,15 @@ def test_a_gain_and_an_offset_of_images_change_nothing_and_tables_stay_as_they_a
     assert not np.allclose(features(table), features(3 * table - 2))
 
 
-def test_a_basis_changes_no_gain() -> None:
-    draw, to = np.random.default_rng(6), basis(7)
-    clients = [(draw.integers(0, 9, 3), draw.normal(size=(3, FEATURES))) for _ in range(4)]
-    of = ResidualSpread(np.full(3, 0.5), np.ones(3))
+@pytest.mark.parametrize("labels", [3, 80])
+def test_a_basis_changes_no_gain(labels: int) -> None:
+    draw, to = np.random.default_rng(6), basis(7, labels)
+    clients = [(draw.integers(0, 9, labels), draw.normal(size=(labels, FEATURES))) for _ in range(4)]
+    of = ResidualSpread(np.array([0.5, 0.2]), 1.0)
     plain, turned = (np.stack([row(n, sums @ by, of) for n, sums in clients]) for by in (np.eye(FEATURES), to))
     assert np.allclose(plain @ twisted(plain).T, turned @ twisted(turned).T)
     assert not np.allclose(plain, turned)
-    assert (basis(8) != to).any()
+    assert (basis(8, labels) != to).any()
 
 
 def test_residuals_are_of_kept_labels_and_count_at_most_so_many() -> None:
@@ -123,6 +159,6 @@ def test_residuals_are_of_kept_labels_and_count_at_most_so_many() -> None:
     to = Reference(draw.normal(size=(3, FEATURES)), np.eye(FEATURES), np.array([True, True, False]))
     counts, sums = residuals(x, y, to)
     assert counts.tolist() == [MOST, 60, 0]
-    assert np.allclose(sums[1], (x[y == 1] - to.means[1]).sum(axis=0))
-    assert np.allclose(sums[0], MOST * (x[y == 0].mean(axis=0) - to.means[0]))
+    assert np.allclose(sums[1], (x[y == 1] - to.means[1]).sum(axis=0) @ axes(to))
+    assert np.allclose(sums[0], MOST * (x[y == 0].mean(axis=0) - to.means[0]) @ axes(to))
     assert not sums[2].any()

@@ -1,17 +1,18 @@
 """The evidence that two clients have one task: label residuals under a normal model of groups.
 
 A client has, for every label c, n_c samples and the sum R_c of their whitened residuals, d = ``FEATURES`` numbers
-(``clustering/signature.py``). In a group these have one mean, normal with variance tau_c; samples scatter about it with
-variance phi_c (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). The log evidence of a group with N_c samples
-and residual sum S_c, over that of means of 0, is
+(``clustering/signature.py``). In a group these have one mean, normal with variance tau_k, and samples scatter about it
+with variance phi (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). k is 0 in the d_0 = labels - 1 directions
+in which the means of labels differ, as groups do that name labels otherwise, and 1 in the d_1 others. The log evidence
+of a group with N_c samples and residual sums S_ck, over that of means of 0, is
 
-    f(N, S) = sum_c [-(d/2) ln(1 + t_c N_c) + (tau_c / 2) |S_c / phi_c|^2 / (1 + t_c N_c)],  t_c = tau_c / phi_c    (1)
+    f(N, S) = sum_ck [-(d_k/2) ln(1 + t_k N_c) + (tau_k / 2) |S_ck / phi|^2 / (1 + t_k N_c)],  t_k = tau_k / phi    (1)
 
 and two clients gain g_ij = f(i + j) - f(i) - f(j) by being in one group.
 
 By a few eigenvectors, g_ij is nearly a bilinear form x_i . J x_j of rows that each client computes alone (``row``),
 with a fixed J (``twisted``), which two servers can compute on shares (``protocols/shared_groups.py``): off by at most
-0.05, a hundredth of itself and a thousandth of the greater of |f(i)| and |f(j)|, for t_c up to 25.
+0.05, a hundredth of itself and a thousandth of the greater of |f(i)| and |f(j)|, for t_k up to 25.
 """
 
 from __future__ import annotations
@@ -29,19 +30,27 @@ NO_CONTRAST = 1e-6
 MOST = 256  # samples of a label that count
 RANK = 8
 BALANCE = 8.0  # of the two factors of a product, which are rounded to the same unit
-BONUS = FEATURES / 8
-"""Added to the gain of each pair."""
-# without it single clients and small groups are left over
+BONUS = float(np.log(20))
+"""Added to the gain of each pair: they have one task unless the evidence against it is 20 to 1."""
+# without it clients of one task are parted by chance
+TERMS = 5  # of a client, for ``spread``
+WIDTH = RANK * (6 + FEATURES)  # of a row, for a label
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualSpread:
-    """Of each label's residuals, per coordinate: tau (labels,) between groups, phi (labels,) within."""
+    """Of residuals, per coordinate: tau (2,) between groups, phi within."""
 
     tau: Floats
-    phi: Floats
+    phi: float
+
+
+def parts(labels: int) -> tuple[slice, slice]:
+    """The coordinates of both k."""
+    between = min(labels - 1, FEATURES)
+    return slice(0, between), slice(between, FEATURES)
 
 
 def features(x: NDArray[Any]) -> Floats:
@@ -53,47 +62,64 @@ def features(x: NDArray[Any]) -> Floats:
     return mapped(centred / np.maximum(centred.std(axis=1, keepdims=True), NO_CONTRAST))
 
 
-def basis(seed: int) -> Floats:
-    """(FEATURES, FEATURES) orthonormal; residuals in it have the same gains. seed: of all clients, no server."""
-    return np.asarray(np.linalg.qr(np.random.default_rng(seed).normal(size=(FEATURES, FEATURES)))[0])
+def basis(seed: int, labels: int) -> Floats:
+    """(FEATURES, FEATURES) orthonormal within both ``parts``; residuals in it have the same gains. seed: of all
+    clients, no server.
+    """
+    draw, found = np.random.default_rng(seed), np.zeros((FEATURES, FEATURES))
+    for part in parts(labels):
+        size = part.stop - part.start
+        found[part, part] = np.linalg.qr(draw.normal(size=(size, size)))[0]
+    return found
+
+
+def axes(to: Reference) -> Floats:
+    """(FEATURES, FEATURES) orthonormal; the first of ``parts`` spans the differences of kept labels' whitened means."""
+    means, first = to.means @ to.whiten, int(to.kept.argmax())
+    apart = np.delete(np.where(to.kept[:, None], means - means[first], 0.0), first, axis=0)
+    return np.asarray(np.linalg.qr(apart[:FEATURES].T, mode="complete")[0])
 
 
 def residuals(x: Floats, y: NDArray[Any], to: Reference) -> tuple[NDArray[np.int64], Floats]:
-    """Counts (labels,), at most MOST, and residual sums (labels, FEATURES), scaled to so many, of x (n, FEATURES), y
-    (n,).
+    """Counts (labels,), at most MOST, and residual sums (labels, FEATURES) along ``axes``, scaled to so many, of x
+    (n, FEATURES), y (n,).
     """
     shown = to.kept[y]
     member = np.eye(len(to.kept))[y[shown]]
     counts = member.sum(axis=0)
-    sums = (member.T @ x[shown] - counts[:, None] * to.means) @ to.whiten
+    sums = (member.T @ x[shown] - counts[:, None] * to.means) @ to.whiten @ axes(to)
     scale = np.minimum(1.0, MOST / np.maximum(counts, 1))
     return np.minimum(counts, MOST).astype(np.int64), sums * scale[:, None]
 
 
 def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[np.int64], Floats]]) -> Floats:
-    """(4 labels,) a client's term for ``spread``. halves: ``residuals`` of two halves."""
+    """(TERMS,) a client's term for ``spread``. halves: ``residuals`` of two halves."""
     (n, first), (m, second) = halves
     both = (n > 0) & (m > 0)
     weight = both * np.sqrt(n * m)
     means = first / np.maximum(n, 1)[:, None], second / np.maximum(m, 1)[:, None]
-    product = weight * (means[0] * means[1]).sum(axis=1)
-    apart = both * ((means[0] - means[1]) ** 2).sum(axis=1) / (1 / np.maximum(n, 1) + 1 / np.maximum(m, 1))
-    return np.concatenate([product, weight, apart, both]).astype(np.float64)
+    products = weight @ (means[0] * means[1])
+    between = [products[part].sum() / max(part.stop - part.start, 1) for part in parts(len(n))]
+    apart = both * ((means[0] - means[1]) ** 2).mean(axis=1) / (1 / np.maximum(n, 1) + 1 / np.maximum(m, 1))
+    return np.array([*between, weight.sum(), apart.sum(), both.sum()], np.float64)
 
 
 def spread(total: Floats) -> ResidualSpread:
-    """total: (4 labels,) of all terms. A label without a pair of halves has tau 0."""
-    product, weight, apart, both = np.split(total, 4)
-    tau = np.maximum(product / np.maximum(weight, 1), 0) / FEATURES
-    phi = apart / np.maximum(both, 1) / FEATURES
-    return ResidualSpread(np.where(phi > 0, tau, 0.0), np.where(phi > 0, phi, 1.0))
+    """total: (TERMS,) of all terms. Without any pair of halves tau is 0."""
+    *between, weight, apart, both = total
+    if apart <= 0 or both <= 0:
+        return ResidualSpread(np.zeros(2), 1.0)
+    return ResidualSpread(np.maximum(between, 0) / max(weight, 1.0), float(apart / both))
 
 
 def evidence(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> float:
     """f of (1), for counts (labels,) and residual sums (labels, FEATURES)."""
-    grown = 1 + of.tau / of.phi * counts
-    squared = ((sums / of.phi[:, None]) ** 2).sum(axis=1)
-    return float((-FEATURES / 2 * np.log(grown) + of.tau / 2 * squared / grown).sum())
+    found = 0.0
+    for tau, part in zip(of.tau, parts(len(counts)), strict=True):
+        grown = 1 + tau / of.phi * counts
+        squared = ((sums[:, part] / of.phi) ** 2).sum(axis=1)
+        found += float(((part.start - part.stop) / 2 * np.log(grown) + tau / 2 * squared / grown).sum())
+    return found
 
 
 def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], Floats], of: ResidualSpread) -> float:
@@ -106,29 +132,30 @@ def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], 
 
 
 def row_length(labels: int) -> int:
-    return labels * RANK * (3 + FEATURES) + 2
+    return labels * WIDTH + 2
 
 
 def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
     """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is nearly the gain of two."""
-    parts = list[Floats]()
-    for n, total, tau, phi in zip(counts, sums, of.tau, of.phi, strict=True):
-        logs, shares = (vectors[n] for vectors in _eigenvectors(float(tau / phi)))
-        scaled = np.sqrt(tau) / phi * total
-        size = 0.5 * float(scaled @ scaled)
-        parts += [np.sqrt(FEATURES / 2) * logs, size / BALANCE * shares, BALANCE * shares]
-        parts += [np.outer(shares, scaled).ravel()]
-    return np.concatenate([*parts, [-evidence(counts, sums, of), 1.0]])
+    heads, products = list[Floats](), list[Floats]()
+    for tau, part in zip(of.tau, parts(len(counts)), strict=True):
+        logs, shares = (vectors[counts] for vectors in _eigenvectors(float(tau / of.phi)))  # (labels, RANK)
+        scaled = np.sqrt(tau) / of.phi * sums[:, part]
+        size = 0.5 * (scaled**2).sum(axis=1, keepdims=True)
+        heads += [np.sqrt((part.stop - part.start) / 2) * logs, size / BALANCE * shares, BALANCE * shares]
+        products.append(shares[:, :, None] * scaled[:, None])
+    blocks = np.concatenate([*heads, np.concatenate(products, axis=2).reshape(len(counts), -1)], axis=1)
+    return np.concatenate([blocks.ravel(), [-evidence(counts, sums, of), 1.0]])
 
 
 def twisted(rows: NDArray[Any]) -> NDArray[Any]:
     """J x for rows x (n, row_length): signs, and the swaps of |S|^2 with what it multiplies."""
-    labels = (rows.shape[1] - 2) // (RANK * (3 + FEATURES))
-    blocks = rows[:, :-2].reshape(len(rows), labels, -1)
+    blocks = rows[:, :-2].reshape(len(rows), -1, WIDTH)
     out = blocks.copy()
-    out[:, :, 0] = -blocks[:, :, 0]  # -ln: one eigenvalue below 0, the others above
-    out[:, :, RANK : 2 * RANK] = blocks[:, :, 2 * RANK : 3 * RANK]
-    out[:, :, 2 * RANK : 3 * RANK] = blocks[:, :, RANK : 2 * RANK]
+    for at in (0, 3 * RANK):  # of both k
+        out[:, :, at] = -blocks[:, :, at]  # -ln: one eigenvalue below 0, the others above
+        sizes, shares = slice(at + RANK, at + 2 * RANK), slice(at + 2 * RANK, at + 3 * RANK)
+        out[:, :, sizes], out[:, :, shares] = blocks[:, :, shares], blocks[:, :, sizes]
     return np.concatenate([out.reshape(len(rows), -1), rows[:, :-3:-1]], axis=1)
 
 

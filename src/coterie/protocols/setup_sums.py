@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
+from coterie.clustering import evidence
 from coterie.clustering.signature import HOLDERS
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import PARTS
@@ -92,7 +93,7 @@ def length_of(party: Any, number: int) -> int:
         raise fl.PeerError(f"there is no sum {number}")
     if number == HELD:  # which labels a client holds, and of what size it is
         return SIZES + (0 if party.config.clusters == 1 else signatures.labels(party.spec))
-    return 4 * signatures.labels(party.spec) if number == SPREAD else signatures.lengths(party.spec)[number]
+    return evidence.TERMS if number == SPREAD else signatures.lengths(party.spec)[number]
 
 
 def _mask(key: bytes, length: int) -> Words64:

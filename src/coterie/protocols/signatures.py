@@ -225,7 +225,7 @@ def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, see
 
 @fl.local("residual spread")
 def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
-    """``evidence.spread_terms``, (4 labels,). seed: of the halves. Raises as ``label_residuals``."""
+    """``evidence.spread_terms``. seed: of the halves. Raises as ``label_residuals``."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = sig.halves(y, np.random.default_rng(seed))
     one, other = (evidence.residuals(x[half], y[half], to) for half in (first, ~first))
@@ -237,7 +237,7 @@ def residual_row(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, spread
     """``evidence.row``. seed: of its basis, which no server has."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     counts, sums = evidence.residuals(x, y, to)
-    return evidence.row(counts, sums @ evidence.basis(seed), evidence.spread(spread))
+    return evidence.row(counts, sums @ evidence.basis(seed, len(counts)), evidence.spread(spread))
 
 
 def _reference(total: Floats, kept: NDArray[np.bool_]) -> sig.Reference:

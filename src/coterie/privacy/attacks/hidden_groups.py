@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.clustering import evidence
 from coterie.clustering.correlation import Question, Sum
-from coterie.clustering.evidence import RANK, ResidualSpread, row_length, twisted
+from coterie.clustering.evidence import WIDTH, ResidualSpread, row_length, twisted
 from coterie.clustering.signature import FEATURES
 from coterie.clustering.spectral import unit_rows
 from coterie.privacy.attacks.result import AttackResult, handed_out
@@ -163,18 +163,17 @@ def found_again(counts: Floats) -> AttackResult:
     )
 
 
-def planted_row(label: int, of: ResidualSpread, strength: float) -> Floats:
+def planted_row(label: int, labels: int, of: ResidualSpread, strength: float) -> Floats:
     """(row_length,) a row whose gain with a client's is ``strength`` if it has samples of this label,
     else minus that.
     """
-    labels = len(of.tau)
-    width = RANK * (3 + FEATURES)
     counts = np.arange(evidence.MOST + 1)
     rows = np.stack(
         [evidence.row(n * np.eye(labels, dtype=np.int64)[label], np.zeros((labels, FEATURES)), of) for n in counts]
     )
     used = np.zeros(row_length(labels), np.bool_)
-    used[label * width : (label + 1) * width] = np.ptp(rows[:, label * width : (label + 1) * width], axis=0) > 0
+    own = slice(label * WIDTH, (label + 1) * WIDTH)
+    used[own] = np.ptp(rows[:, own], axis=0) > 0
     used[-1] = True  # 1 in every row
     emphasis = np.where(counts == 0, len(counts), 1.0 + len(counts) / np.maximum(counts, 1) ** 2)[:, None] ** 0.5
     wanted = np.where(counts > 0, 1.0, -1.0)[:, None]

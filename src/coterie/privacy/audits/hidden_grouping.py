@@ -71,14 +71,13 @@ def _read_by_planting(run: Recorded) -> AttackResult:
         nonlocal label
         if effect.name != "residual row":
             return honest
-        of = evidence.spread(effect.arguments[2])
-        told = np.flatnonzero(of.tau > 0)
-        if not len(told):
-            raise fl.UserError("the clients' residuals do not differ, so rows say nothing: there is one group")
-        label = int(told[np.abs(holders[told] - len(run.clients) / 2).argmin()])
+        label = int(np.abs(holders - len(run.clients) / 2).argmin())
         if holders[label] == len(run.clients):
             raise fl.UserError("all clients have all labels, so nothing is left to read")
-        return hidden_groups.planted_row(label, of, STRENGTH)
+        of = evidence.spread(effect.arguments[2])
+        if not of.tau.any():
+            raise fl.UserError("the clients' residuals do not differ, so rows say nothing: there is one group")
+        return hidden_groups.planted_row(label, len(holders), of, STRENGTH)
 
     spoilt = repeated(run, name, {fl.Local: plant})
     groups = found_groups(spoilt, HUB, HELPER)
