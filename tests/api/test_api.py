@@ -139,6 +139,7 @@ def test_targets_in_a_list_keep_their_names_and_out_may_be_a_path(here: Path) ->
     options: dict[str, Any] = {"task": "regression", "partition": "iid", "clients": 3, "rounds": 1, "progress": False}
     result = coterie.run("fedavg", data=table, target=["cost", "stay"], out=here / "a", model="linear", **options)
     assert result.models.of("client/0").facts.class_names == ("cost", "stay")
+    assert result.report().exists()
     assert result.folder == here / "a"
 
 
