@@ -56,6 +56,17 @@ def test_options_and_settings_are_keywords_alike(here: Path) -> None:
     assert digests(again) == digests(result)
 
 
+def test_a_run_and_its_audit_leave_the_report_as_their_commands_do(here: Path) -> None:
+    options = {"samples": 300, "clients": 3, "rounds": 1, "model": "linear", "record": True}
+    result = coterie.run("fedavg", **options, progress=False)
+    page = result.folder / "report.html"
+    assert "What the attacks found" not in page.read_text()
+    assert page.read_bytes() == result.report().read_bytes()
+    page.unlink()
+    result.audit()
+    assert "What the attacks found" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
