@@ -54,9 +54,7 @@ def run(system: System = None, **options: Any) -> None:
 
 
 def conclude(result: Any, found: Iterable[tuple[str, str]], how: str = "", below: str = "") -> None:
-    """Print the most important results. found: label and value.  how: after the title.  below: the
-    table.
-    """
+    """Print the most important results. how: after the title.  below: the table."""
     from coterie.report.summary import lasted
 
     shell, summary = console(), result.summary
