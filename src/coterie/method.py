@@ -272,7 +272,7 @@ def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any]
             "own_model": model,
         }
     if choice is None:
-        return {"models": global_models, "own_model": own_model}
+        return {"models": global_models, "own_model": own_model, "sent_next": True}
 
     def models(federation: Federation) -> Mapping[str, Vector]:
         every = list(federation.look(federation.hub).state.weights)
@@ -285,6 +285,7 @@ def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any]
     return {
         "models": models,
         "own_model": lambda client: np.asarray(client.last_models()[choice(client) or 0]),
+        "sent_next": True,
         "observe": observe,
         "pool": lambda federation: [federation.look(federation.hub).state.weights],
     }

@@ -56,6 +56,17 @@ def test_options_and_settings_are_keywords_alike(here: Path) -> None:
     assert digests(again) == digests(result)
 
 
+def test_a_run_and_its_audit_leave_the_report_as_their_commands_do(here: Path) -> None:
+    options = {"samples": 300, "clients": 3, "rounds": 1, "model": "linear", "record": True}
+    result = coterie.run("fedavg", **options, progress=False)
+    page = result.folder / "report.html"
+    assert "What the attacks found" not in page.read_text()
+    assert page.read_bytes() == result.report().read_bytes()
+    page.unlink()
+    result.audit()
+    assert "What the attacks found" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -139,6 +150,7 @@ def test_targets_in_a_list_keep_their_names_and_out_may_be_a_path(here: Path) ->
     options: dict[str, Any] = {"task": "regression", "partition": "iid", "clients": 3, "rounds": 1, "progress": False}
     result = coterie.run("fedavg", data=table, target=["cost", "stay"], out=here / "a", model="linear", **options)
     assert result.models.of("client/0").facts.class_names == ("cost", "stay")
+    assert result.report().exists()
     assert result.folder == here / "a"
 
 

@@ -37,9 +37,11 @@ from coterie.runs.config_file import to_toml
 CLIENTS = tuple(f"client/{i}" for i in range(4))
 
 
-def plan(*, joined: int = 4, version: int = 1, session: bytes = b"s" * 16, **config: Any) -> Plan:
-    options = resolve(RunConfig("fedcaprivacy", clients=4, **{"rounds": 3, "crypto": "emulated", **config}))
-    roles = registry.get("fedcaprivacy").roles(resolve(options).own, CLIENTS, options.mode)
+def plan(
+    system: str = "fedcaprivacy", *, joined: int = 4, version: int = 1, session: bytes = b"s" * 16, **config: Any
+) -> Plan:
+    options = resolve(RunConfig(system, clients=4, **{"rounds": 3, "crypto": "emulated", **config}))
+    roles = registry.get(system).roles(resolve(options).own, CLIENTS, options.mode)
     there = [name for name in roles if name not in CLIENTS[joined:]]
     randomness = Randomness(7, emulated=True)
     entries = tuple(entry(name, roles[name], new_identity(name, randomness)) for name in there)
@@ -309,6 +311,42 @@ def test_a_line_is_written_when_all_have_reported(recorder: Recorder) -> None:
     assert [line["round"] for line in read_lines(recorder.folder / "metrics.jsonl")] == [1]
     assert recorder.status.scores["local_accuracy"] == 0.5
     assert load(recorder.folder).result.done == 1
+
+
+def test_a_model_that_comes_with_the_next_round_is_scored_in_the_next_report(tmp_path: Path) -> None:
+    """And its line waits for that report, also of a round's last attempt."""
+    made = Recorder(tmp_path / "run", plan("fedavg"))
+
+    def known() -> list[float]:
+        return [line["local_accuracy"] for line in read_lines(tmp_path / "run" / "metrics.jsonl")]
+
+    def report(r: int, *attempts: int) -> None:
+        for attempt in attempts:
+            for name in CLIENTS:
+                made.heard(name, told((r, attempt), scores=scores(0.1 * r + 0.01 * attempt)))
+
+    made.began((1, 0))
+    made.closed(RoundOutcome(1))
+    made.began((2, 0))
+    report(1, 0)
+    made.began((2, 1))
+    report(2, 0)
+    assert known() == []
+    made.closed(RoundOutcome(2, attempts=["lost"]))
+    made.began((3, 0))
+    report(2, 1)
+    assert known() == pytest.approx([0.21])
+    made.closed(RoundOutcome(3))
+    made.began((4, 0))
+    made.closed(RoundOutcome(4))  # which waits for nobody
+    report(3, 0)
+    assert known() == pytest.approx([0.21, 0.3])
+    report(4, 0)
+    made.ended()
+    assert known() == pytest.approx([0.21, 0.3, 0.4])
+    assert made.status.scores["local_accuracy"] == pytest.approx(0.4)
+    made.close()
+    assert load(tmp_path / "run").result.local_accuracy == pytest.approx(0.4)
 
 
 def test_a_report_of_a_stranger_changes_nothing(recorder: Recorder) -> None:

@@ -105,6 +105,22 @@ def test_models_are_those_of_one_process(tmp_path: Path, name: str, more: dict[s
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["coterie", "ditto", "fedavg_late", "fedepc", "ifca", "pafed", "scaffold"])
+def test_a_rounds_scores_are_those_of_one_process(tmp_path: Path, name: str) -> None:
+    """Whether clients are sent its models at its end, or as the next one begins, and train own ones or not. PAFed's
+    have the noise of CKKS.
+    """
+    known = registry.get(name).config.__dataclass_fields__
+    more = {"settings": {"participation": 1.0} if "participation" in known else {}, "delta": 0.0}
+    more |= {"crypto": "emulated"} if registry.get(name).encrypts("paper") else {}
+    made = rehearsed(tmp_path / "d", name, **more)
+    ran = run(RunConfig(name, **options(**more), out=str(tmp_path / "r")))
+    ours, theirs = ([line["local_loss"] for line in one.rounds] for one in (made, ran))
+    assert ours == pytest.approx(theirs, rel=1e-4)
+    assert len({*theirs}) == 3
+
+
+@pytest.mark.long
 def test_real_ckks_differs_by_its_noise(tmp_path: Path) -> None:
     """Of one round: in later ones training spreads the noise."""
     made = rehearsed(tmp_path / "d", "pafed", rounds=1)

@@ -17,6 +17,7 @@ from command import Command, caller, heard
 
 from coterie.operate.doctor import doctor
 from coterie.operate.watching import read_log
+from coterie.record.folder import read_lines
 from coterie.report.words import duration
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
@@ -42,6 +43,11 @@ def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path, monke
     for result in (tmp_path / "r" / "result.json", folder / "run" / "result.json"):
         assert json.loads(result.read_text())["models_sha256"] == digest
     assert f"models_sha256: {digest}\n" in ended.out
+    for score in ("local_accuracy", "local_loss"):  # also of the models between
+        ours, theirs = (
+            [line[score] for line in read_lines(at / "metrics.jsonl")] for at in (folder / "run", tmp_path / "r")
+        )
+        assert ours == pytest.approx(theirs)
     found = doctor([folder])
     assert [one for one in found if one.level != "ok"] == []
     private = [path for home in [folder / "hub", *(folder / "homes").iterdir()] for path in home.rglob("*")]

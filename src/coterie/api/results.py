@@ -159,7 +159,8 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     Returns what ``coterie audit --json`` prints: of one run its ``roles``, ``attacks`` (the worst first; ``leak`` is 0
     for chance and 1 for everything), ``not_applicable`` and ``openings`` (what holders of key shares state, or None);
     of several their ``methods`` with means over the seeds, their ``runs``, and in ``left_out`` those that can't be
-    audited. ``result.json`` keeps a run's audit, and ``compare.json`` what servers learn. In a notebook it is a table.
+    audited. ``result.json`` keeps a run's audit, ``compare.json`` what servers learn, and ``report.html`` shows it. In
+    a notebook it is a table.
 
     >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated")
     >>> [(row["name"], row["verdict"], row["leak"]) for row in coterie.audit(result.folder)["attacks"]]
@@ -175,6 +176,7 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     if not any(one["not_kept"] for one in found.values()):
         for path in paths:
             keep_learned(path, found)
+            report.render([path], path / "report.html")
     return Findings(content)
 
 

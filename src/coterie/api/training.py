@@ -33,7 +33,7 @@ def run(
     resume: bool = False,
     **options: Any,
 ) -> Result:
-    """Train one system once, and write a run folder.
+    """Train one system once, and write a run folder with ``report.html``.
 
     system: a name that ``coterie list systems`` shows, ``module:ATTRIBUTE``, or a ``System``.
     data: the name of a data set, or the path of one's own: a folder of one file a client, or a file. Or objects: a
@@ -87,7 +87,9 @@ def train(
 
         done = runner.run(config, told, resume=resume)
     advise(past_its_best(config, done.rounds))
-    return as_result(done, model)
+    finished = as_result(done, model)
+    finished.report()
+    return finished
 
 
 def compare(

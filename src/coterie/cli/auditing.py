@@ -86,7 +86,6 @@ def audit(
     """
     with loading():
         from coterie.api import audit as attacked
-        from coterie.report import render
 
     if folders and all(path.is_file() for path in folders):
         _statements(folders, fewest, share, json_)
@@ -105,8 +104,7 @@ def audit(
     for line in _shown(content, shell):
         shell.print(line)
     if not any(run["not_kept"] for run in runs.values()):
-        reports = [str(render([folder], folder / "report.html")) for folder in folders]
-        shell.print(f"Report: {', '.join(reports)}", markup=False)
+        shell.print(f"Report: {', '.join(str(folder / 'report.html') for folder in folders)}", markup=False)
 
 
 def _statements(files: Sequence[Path], fewest: int, share: float | None, json_: bool) -> None:

@@ -83,6 +83,7 @@ def rehearse(
 
     warm()  # imports while this process does
     from coterie.operate import rehearsal
+    from coterie.report import render
     from coterie.report.summary import rehearsed
     from coterie.runs.metrics import run_metrics
 
@@ -95,6 +96,7 @@ def rehearse(
         told = partial(tell, config.system)
         aloud = (lambda text: None) if options["quiet"] else partial(say, err=True)
         result = rehearsal.rehearse(folder, config, kill or (), told, say=aloud)
+    render([result.folder])
     digest = f"models_sha256: {result.summary['models_sha256']}"
     conclude(result, rehearsed(result.summary), ", each a process", digest)
     if names := result.models.names:

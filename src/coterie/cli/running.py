@@ -54,14 +54,10 @@ def run(system: System = None, **options: Any) -> None:
 
 
 def conclude(result: Any, found: Iterable[tuple[str, str]], how: str = "", below: str = "") -> None:
-    """Draw the report, and print the most important results. found: label and value.  how: after the title.  below: the
-    table.
-    """
-    from coterie.report import render
+    """Print the most important results. how: after the title.  below: the table."""
     from coterie.report.summary import lasted
 
-    report, summary = render([result.folder], result.folder / "report.html"), result.summary
-    shell = console()
+    shell, summary = console(), result.summary
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for label, value in found:
         table.add_row(label, value)
@@ -69,4 +65,4 @@ def conclude(result: Any, found: Iterable[tuple[str, str]], how: str = "", below
     shell.print(table)
     if below:
         shell.print(below)
-    shell.print(f"Report: {report}", markup=False)
+    shell.print(f"Report: {result.folder / 'report.html'}", markup=False)

@@ -73,9 +73,8 @@ def wait_for_parties(
     *,
     poll_s: float = POLL_S,
 ) -> None:
-    """Wait until all servers and a quorum of the clients are connected, or the run is over, or ``stopped``.
-
-    plan: as it is now. Raises RunError, naming the missing, after its ``patience_s``.
+    """Wait for those whom ``awaited`` names, until ``stopped``. plan: as it is now. Raises RunError after its
+    ``patience_s``.
     """
     patience_s = plan().settings.patience_s
     if away := wait_for(lambda: awaited(plan(), tell, engine.nodes()), stopped, patience_s, poll_s):

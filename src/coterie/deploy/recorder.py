@@ -1,7 +1,7 @@
 """The hub writes a deployment's run folder from the parties' reports.
 
-A line says how many clients' scores a mean is over. The report on round r comes when round r + 1 begins, or the run
-ends.
+The report on round r comes when round r + 1 begins, or the run ends; a client that is sent the round's model only then
+(``System.sent_next``) scores it in its next report.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Recorder(Journal):
         super().__init__(lambda era: say(at_words(*era, self.rounds)), say)
         self.folder, self.parameters, self.done = folder, parameters, done
         self.config = plan.resolved
-        self.rounds = self.config.rounds
+        self.rounds, self._scored_after = self.config.rounds, int(self.config.definition.sent_next)
         self._hub, self.client_role = plan.members[0][0], plan.client_role
         self.clients = tuple(name for name, role in plan.members if role == self.client_role)
         self.round = self.attempt = 0
@@ -289,12 +289,15 @@ class Recorder(Journal):
         return era[0] in attempts and era[1] <= attempts[era[0]]
 
     def _settle(self, *, everything: bool = False) -> None:
-        lines, before = self._open.lines, len(self._lines)
-        while lines and (everything or len(lines) > _OPEN_LINES or self._is_complete(lines[0])):
+        lines, before, after = self._open.lines, len(self._lines), self._scored_after
+        while lines and (everything or len(lines) > _OPEN_LINES + after or self._are_complete(lines[: 1 + after])):
             self._write_line(lines.pop(0))
         self._is_behind = self._is_behind or len(self._lines) > before
         if self._is_behind and not everything and not (self.folder / RESULT).exists():
             self._write_result(running=True)
+
+    def _are_complete(self, lines: Sequence[Line]) -> bool:
+        return len(lines) > self._scored_after and all(map(self._is_complete, lines))
 
     def _is_complete(self, line: Line) -> bool:
         others = [one for one in self._open.parties.values() if one.name != self._hub]
@@ -307,11 +310,11 @@ class Recorder(Journal):
         reports: dict[str, list[Report]] = {}
         scores: dict[str, Mapping[str, float]] = {}
         for party, own in of.reports.items():
+            told = [own[at].scores for at in sorted(own) if at[0] == round + self._scored_after and own[at].scores]
+            scores |= {party: told[-1]} if told else {}
             reports[party] = [own.pop(at) for at in sorted(own) if at[0] <= round]
             for report in reports[party]:
                 of.parties[party].add(report)
-                if report.scores and report.era[0] == round:
-                    scores[party] = report.scores
         roles = {name: one.role for name, one in of.parties.items()}
         line |= reported.counted(reports, roles) | reported.away(round, of.missed.pop(round, []))
         line = jsonable({**line, **reported.scored(scores)})

@@ -47,12 +47,11 @@ class PartyStatus(Traffic, kw_only=True):
 
 
 class RunStatus(msgspec.Struct, kw_only=True):
-    """``status.json``. since, written: Unix seconds of this phase's start, and of the file.  plan: its version.
-    done: committed rounds.  seconds: of set-up, these and finish, as in ``result.json``.  skipped: of these, those
-    that moved no model or were given up.  repeated: attempts beyond the first.  scores: means of the last other
-    round, by ``reported`` clients.  why: of a failure.  waits: why the engine stores nothing.  attempt: from 0.
-    certificates: Unix times of their ends, by holder, filled in by the status's server.  aborted: the operator ends
-    it early.
+    """``status.json``.  since, written: Unix seconds of this phase's start, and of the file.  plan: its version.
+    seconds: as in ``result.json``.  done: committed rounds.  skipped: of these, those that moved no model or were given
+    up. repeated: attempts beyond the first.  scores: means of the last other round, by ``reported`` clients.  why: of a
+    failure.  waits: why the engine stores nothing.  attempt: from 0.  certificates: Unix times of their ends, by
+    holder, filled in by the status's server.  aborted: the operator ends it early.
     """
 
     system: str

@@ -149,7 +149,8 @@ class System:
     pool: all models, if clients choose (or mix) among several.  observe: arrays and numbers for the report.
     learns: by role, in words; or a function of a config and a mode that gives this.
     assumes: what must hold for nobody to learn more, in words; or a function as ``learns``; by default ``undeclared``.
-    own_model: a client's prediction model from its own state alone, for deployments.
+    own_model: a client's prediction model from its own state alone, for deployments.  sent_next: a client is sent a
+    round's model as the next one begins.
     counts: of a client's own state, the label counts (labels,) of its model's training data (the setting
     ``label_counts``), or None before it was told.  uncounted: why there are none.
     fine_tunes: each client has one model, which can be tuned.
@@ -179,6 +180,7 @@ class System:
     encrypted: bool = False
     observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
     own_model: Callable[[Any], ClientModel] | None = None
+    sent_next: bool = False
     counts: Callable[[Any], NDArray[np.int64] | None] | None = None
     uncounted: str = ""
     fine_tunes: bool = True

@@ -176,7 +176,6 @@ def compared_scores(groups: Sequence[RunGroup]) -> tuple[fig.Figure, str]:
 
 @drawn
 def compared_costs(groups: Sequence[RunGroup]) -> tuple[fig.Figure, str]:
-    """Both sides of the leading metric against each cost that every run counted."""
     columns, measure = counted(groups), leading(groups)
     rows: list[list[fig.Panel]] = []
     for field, (title, _) in explained(measure).items():

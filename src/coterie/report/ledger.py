@@ -120,7 +120,7 @@ def measured(epsilon: Epsilon) -> str:
 
 
 def in_words(epsilons: Sequence[Epsilon]) -> str:
-    """What is promised; of clients that differ, the smallest to the largest."""
+    """Of clients that differ, the smallest to the largest."""
     known = [value for value in epsilons if not isinstance(value, str)]
     if epsilons and not known:
         return NO_PROOF

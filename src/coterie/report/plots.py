@@ -43,7 +43,6 @@ def _every(clients: int) -> str:
 
 @drawn
 def scores(run: Run, measure: Measure) -> tuple[fig.Figure, str]:
-    """A metric's sides: mean, clients' bands, and fine-tuned values."""
     sides = explained(measure)
     if run.result.deployment is not None:  # a side that nobody can know
         sides = {field: words for field, words in sides.items() if run.points(field)[0]} or sides
@@ -104,7 +103,6 @@ def loss(run: Run) -> tuple[fig.Figure, str]:
 
 @drawn
 def classes(partition: Partition, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
-    """Each client's samples, class shares below, clusters and groups at foot."""
     every = np.array(partition.label_counts, dtype=float)
     shown = _shown(order)
     counts, (clients, labels) = every[list(shown)], every.shape
@@ -199,7 +197,6 @@ def membership(known: History) -> tuple[fig.Figure, str]:
 
 @drawn
 def agreement(run: Run) -> tuple[fig.Figure, str]:
-    """The adjusted Rand index, if there are groups, and the clusters' number."""
     noted = [(line.round, line.grouping) for line in run.rounds if line.grouping]
     rounds, found = zip(*noted, strict=True)
     known = [(r, one.ari) for r, one in noted if one.ari is not None]
@@ -348,7 +345,6 @@ def _edges(order: Sequence[int], members: Sets | None) -> list[float]:
 
 @drawn
 def selections(found: Selected, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
-    """Clients by rounds, in the cluster's colour where selected, and counts."""
     clients, shown = len(order), list(_shown(order))
     first, last, rows = found.rounds[0], found.rounds[-1], len(shown)
     shades = [_shade(members[i] if members else frozenset()) for i in shown]

@@ -182,7 +182,6 @@ def form_table(content: Row) -> tuple[list[str], list[list[str]]]:
 
 
 def form_note(content: Row) -> str:
-    """Of the forms and heads that are in the table, what they mean."""
     several = any(len(row["runs"]) > 1 for row in content["rows"])
     only_classes = content.get("task", "classes") == "classes"
     priors = [values for _, form, values in form_values(content) if form == FORMS[PRIOR]]

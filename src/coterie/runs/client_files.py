@@ -16,13 +16,14 @@ from coterie.runs.models import write_models
 def write_partition(out: Path, experiment: Experiment) -> None:
     e, names = experiment, experiment.shown
     own_names, of_all, drift = e.split.names, e.common.clients, e.dealt.drift
+    targets = e.tasks[0].dataset.targets
     dealt = {
         "clients": names,
         "names": [own_names[of_all.index(name)] for name in names] if own_names else [],
         "samples": [len(e.dealt.data[name].y) for name in names],
         "epochs": [e.owns[name].epochs for name in names],
         "label_counts": e.dealt_counts,
-        "class_names": e.tasks[0].dataset.targets.names or (),
+        "class_names": () if targets.task == "regression" else targets.names or (),
         "groups": e.dealt.groups(names),
         "tasks": [task.words for task in e.tasks],
         "public": e.common.public,

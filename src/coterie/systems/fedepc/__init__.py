@@ -108,6 +108,7 @@ SYSTEM = fl.System(
     check=check,
     models=models,
     own_model=Describer.model,
+    sent_next=True,
     uncounted="clusters of its hardened mode would show label counts that its noisy vectors hide",
     learns=lambda _, mode: LEARNS_HARDENED if mode == "hardened" else LEARNS,
     assumes=assumes,

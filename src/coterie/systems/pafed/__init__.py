@@ -134,6 +134,7 @@ SYSTEM = fl.System(
     check=check,
     models=models,
     own_model=Client.model,
+    sent_next=True,
     uncounted="its server would learn the label counts of all clients together, and it sees no sum of theirs",
     learns=learns,
     assumes=assumes,
