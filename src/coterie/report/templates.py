@@ -14,7 +14,7 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup, escape
 
-from coterie.report import words
+from coterie.report import comparison, gains, score_table, words
 from coterie.report.figure import METHODS, swatch
 
 TEMPLATES = jinja2.Environment(
@@ -129,3 +129,4 @@ def coded(words: str) -> Markup:
 _WORDS = (words.capital, words.listed, words.divided, tabled, coded)
 TEMPLATES.filters |= {of.__name__: of for of in _WORDS}
 TEMPLATES.globals |= {"inks": METHODS, "mark": swatch}
+TEMPLATES.globals |= {"comparison": comparison, "gains": gains, "score_table": score_table}
