@@ -170,41 +170,26 @@ def test_entropy_and_rank_correlation() -> None:
 
 def test_an_audit_names_each_party_and_what_it_finds() -> None:
     counts, means, vectors = planted(12, 5)
-    auxiliary = measures.Auxiliary(means, counts.sum(axis=0))
-    estimate = auxiliary.shares(vectors)
+    estimate, prior = sparsity.shares_by_nnls(vectors, means), counts.sum(axis=0)
     clusters = np.arange(12) % 3
     found = [
-        *measures.by_shares("server", estimate, auxiliary.prior, counts),
-        measures.by_unnamed_shares("helper", estimate, auxiliary.prior, counts),
-        *measures.by_shares("helper with the clusters", estimate, auxiliary.prior, counts, clusters),
+        *measures.by_shares("server", estimate, prior, counts),
+        *measures.by_shares("helper with the clusters", estimate, prior, counts, clusters),
         *measures.memberships("server", counts.argmax(axis=1), list(range(12)), counts, clusters),
-        *measures.selections("server", counts[:, 0], counts[:, 0], counts),
         measures.by_variety("server", "noise floors", np.ones(12), counts),
     ]
     by_name = {f"{one.who}: {one.what}": one for one in found}
     assert by_name["server: label shares"].result.leak > 0.99
     assert by_name["server: top label"].result.value == 1.0
-    assert by_name["helper: label shares of unnamed clients"].result.leak > 0.99
     assert by_name["helper with the clusters: label shares"].result.leak < 0.6
     assert by_name["server: which pairs have one top label, by cluster"].result.value == 1.0
-    assert by_name["server: number of samples, by selections"].result.value == pytest.approx(1.0)
     same = by_name["server: variety of labels, by noise floors"]  # floors x samples are the same for all
     assert same.result is None
     assert "same for all" in same.why
 
 
-def test_what_an_attacker_knows_beforehand_comes_of_its_own_samples() -> None:
-    _, _, vectors = planted(6, 0)
-    labels = np.array([0, 1, 1, 4, 4, 4])
-    known = measures.Auxiliary.of(vectors, labels, CLASSES)
-    np.testing.assert_array_equal(known.means, sparsity.class_means(vectors, labels, CLASSES))
-    np.testing.assert_array_equal(known.prior, [1, 2, 0, 0, 3])
-
-
 def test_an_audit_of_what_cannot_be_attacked_says_why() -> None:
-    counts, means, vectors = planted(4, 0)
-    with pytest.raises(UserError, match="class means"):
-        measures.Auxiliary(np.full_like(means, np.nan), np.ones(CLASSES)).shares(vectors)
+    counts, _, _ = planted(4, 0)
     (few,) = measures.memberships("server", np.zeros(2), [0, 1], counts, None)
     assert few.result is None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -84,51 +83,19 @@ def memberships(
     yield from by_memberships(who, "cluster", phi, clients, label_counts, groups)
 
 
-def selections(who: str, counts: Array, samples: Array, label_counts: Array) -> Iterator[Measured]:
-    """What numbers of selections (n,) reveal of samples (n,) and of labels' variety."""
-    yield tried(who, "number of samples, by selections", lambda: labels.rank_correlation(counts, samples, "samples"))
-    yield by_variety(who, "selections", counts, label_counts)
-
-
 def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measured:
     """The variety of labels, from numbers (n,) that may grow with it."""
     entropy = labels.label_entropy(label_counts)
     return tried(who, f"variety of labels, by {by}", lambda: labels.rank_correlation(values, entropy, "label entropy"))
 
 
-@dataclass(frozen=True, eq=False)
-class Auxiliary:
-    """From an attacker's own labelled samples.
-
-    means: (classes, C) of ``attacks/sparsity.py: class_means``.  prior: (classes,) its samples of each class.
-    """
-
-    means: Doubles
-    prior: Array
-
-    @classmethod
-    def of(cls, vectors: Array, known: Array, classes: int) -> Auxiliary:
-        """vectors: (m, C), made as clients make theirs.  known: (m,) their labels."""
-        return cls(sparsity.class_means(vectors, known, classes), np.bincount(known, minlength=classes))
-
-    def shares(self, vectors: Array) -> Doubles:
-        """(n, classes) by ``shares_by_nnls``, from vectors (n, C). Raises UserError where no class is known."""
-        return sparsity.shares_by_nnls(vectors, self.means)
-
-
 def by_shares(
     who: str, estimate: Doubles, prior: Array, label_counts: Array, clusters: Array | None = None
 ) -> Iterator[Measured]:
-    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``.  clusters: (n,) whose mean estimate is
+    """Label shares by name, from estimates (n, classes) of ``attacks/sparsity.py``.  clusters: (n,) whose mean estimate is
     each client's guess.
     """
     estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)
     yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))
     yield tried(who, "top label", lambda: labels.top_label_hit_rate(estimate, label_counts))
     yield tried(who, "label shares above average", lambda: labels.share_correlation(estimate, label_counts))
-
-
-def by_unnamed_shares(who: str, estimate: Doubles, prior: Array, label_counts: Array) -> Measured:
-    """What shuffled estimates (n, classes) reveal of the clients as a whole; label counts in any order."""
-    what = "label shares of unnamed clients"
-    return tried(who, what, lambda: sparsity.unnamed_total_variation(estimate, label_counts, prior))

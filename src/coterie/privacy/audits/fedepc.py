@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.privacy import measures
+from coterie.privacy.attacks import sparsity
+from coterie.privacy.attacks.labels import rank_correlation
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import repeated
-from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack
+from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, tried
 from coterie.privacy.views import by_round, held_key
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.sparsity import bounded
@@ -63,8 +66,8 @@ def descriptions(run: Recorded) -> dict[str, Doubles]:
     return {name_of[m.cipher]: key.decrypt(key.public.from_bytes(m.cipher)) for _, m in relayed if m.cipher in name_of}
 
 
-def auxiliary(run: Recorded) -> measures.Auxiliary:
-    """The attacker's own samples as devices' vectors. Raises UserError without classes."""
+def auxiliary(run: Recorded) -> tuple[Doubles, NDArray[np.int64]]:
+    """Of the attacker's own samples, (classes, C) means and (classes,) counts. Raises UserError without classes."""
     views = (run.views[name] for name in run.clients if name in run.views)
     asked = next((m for view in views for _, m in view.messages(messages.Describe) if m.weights is not None), None)
     if asked is None or asked.weights is None:
@@ -81,7 +84,8 @@ def auxiliary(run: Recorded) -> measures.Auxiliary:
     vectors = sparsities(run.model, asked.weights, x, run.settings.layer).astype(np.float64)
     if asked.centre is not None:
         vectors = bounded(vectors, asked.centre, asked.clip, asked.basis)
-    return measures.Auxiliary.of(vectors, labels, run.label_counts.shape[1])
+    classes = run.label_counts.shape[1]
+    return sparsity.class_means(vectors, labels, classes), np.bincount(labels, minlength=classes)
 
 
 def losses(run: Recorded) -> dict[str, float]:
@@ -121,18 +125,19 @@ def sparsity_shares(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     vectors, counts, hardened = said.rows[:, :-1], run.label_counts[said.clients], run.mode == "hardened"
     who = COLLUDING if hardened else "server"
     try:
-        known = auxiliary(run)
-        estimate = known.shares(vectors)
+        means, prior = auxiliary(run)
+        estimate = sparsity.shares_by_nnls(vectors, means)
     except fl.UserError as error:
         yield Measured(who, "label shares", None, why=str(error))
         return
-    yield from measures.by_shares(f"{who}, by vectors", estimate, known.prior, counts)
+    yield from measures.by_shares(f"{who}, by vectors", estimate, prior, counts)
     if hardened:
-        yield measures.by_unnamed_shares("helper", estimate, known.prior, counts)
+        unnamed = partial(sparsity.unnamed_total_variation, estimate, counts, prior)
+        yield tried("helper", "label shares of unnamed clients", unnamed)
         of = clusters(run)
         of_said = np.array([of.get(run.clients[i], -1) for i in said.clients])
         who = "helper that is told everybody's cluster"
-        yield from measures.by_shares(who, estimate, known.prior, counts, clusters=of_said)
+        yield from measures.by_shares(who, estimate, prior, counts, clusters=of_said)
 
 
 @attack("floors-and-losses", "server", "other", "tells variety of labels from noise floors and losses")
@@ -166,7 +171,9 @@ def similar_pairs(run: Recorded) -> Iterator[Measured]:
 def by_selections(run: Recorded) -> Iterator[Measured]:
     times = selected(run)
     chosen = np.array([times[name] for name in run.clients])
-    yield from measures.selections("server", chosen, run.label_counts.sum(axis=1), run.label_counts)
+    score = partial(rank_correlation, chosen, run.label_counts.sum(axis=1), "samples")
+    yield tried("server", "number of samples, by selections", score)
+    yield measures.by_variety("server", "selections", chosen, run.label_counts)
 
 
 def passive(run: Recorded) -> list[Finding]:
