@@ -14,7 +14,7 @@ from coterie.protocol.options import Option, check_bounds, options_of
 
 @dataclass(frozen=True)
 class Base:
-    count: Annotated[int | None, Meta(ge=1), Option("How many.")] = None
+    count: Annotated[int | None, Meta(ge=1), Option(metavar="MANY")] = None
     share: Annotated[float, Meta(gt=0, le=1)] = 1.0
     wait: Annotated[float, Meta(gt=0)] = 1.0
     free: int = 0
@@ -26,7 +26,7 @@ class Below(Base):
 
 
 def test_the_words_are_those_of_the_field() -> None:
-    assert options_of(Below) == {"count": Option("How many.")}
+    assert options_of(Below) == {"count": Option(metavar="MANY")}
 
 
 @pytest.mark.parametrize("config", [Base(), Below(), Base(count=1, share=1e-9, free=-5)])

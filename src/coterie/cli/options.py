@@ -15,7 +15,7 @@ from coterie.cli.completing import choices
 from coterie.protocol.errors import UserError
 from coterie.protocol.options import Option, options_of
 from coterie.runs.options import HOW, KEEP, OPTIONS, WORK, RunConfig
-from coterie.runs.settings import assignments
+from coterie.runs.settings import assignments, documented
 
 FAIR = "What is the same for all"
 _PANELS = (WORK, FAIR, HOW, KEEP)
@@ -41,17 +41,19 @@ def _option(
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _of_field(name: str, told: Option, alternatives: Sequence[Any]) -> inspect.Parameter:
+def _of_field(name: str, words: str, told: Option) -> inspect.Parameter:
+    alternatives = OPTIONS[name]
     single = next((one for one in alternatives if one in (int, float, bool)), str)
     values = any(get_origin(one) is Literal for one in alternatives)
     complete = getattr(completing, told.known) if told.known else choices(name) if values else None
     kind = list[str] if told.many else Path if told.path else bool if told.flags else single
     flags = () if told.flags is None else (told.flags,)
-    return _option(told.panel, name, kind, told.help, flags=flags, metavar=told.metavar, words_of=complete)
+    return _option(told.panel, name, kind, words, flags=flags, metavar=told.metavar, words_of=complete)
 
 
+_WORDS, _TOLD = documented(RunConfig), options_of(RunConfig)
 _OPTIONS = (
-    *(_of_field(name, told, OPTIONS[name]) for name, told in options_of(RunConfig).items()),
+    *(_of_field(name, _WORDS[name], _TOLD.get(name, Option())) for name in OPTIONS if name != "system"),
     _option(
         WORK,
         "set",

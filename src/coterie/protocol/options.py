@@ -1,6 +1,6 @@
 """Options of a run and settings of a system, as annotated fields of a dataclass:
 
-``clients: Annotated[int | None, Meta(ge=1), Option("Number of clients.")] = None``.
+``rounds: Annotated[int | None, Meta(ge=1), Option("How it runs")] = None``; the class's docstring says what they do.
 """
 
 from __future__ import annotations
@@ -30,12 +30,10 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 @dataclass(frozen=True)
 class Option:
-    """help: its text, for the command line and the API.  panel: where a command's help shows it.  metavar: a word for
-    its value.  flags: its names on the command line, if not ``--field-name``.  known: a function of ``cli.completing``,
+    """Of the command line.  panel: where a command's help shows it.  metavar: a word for its value.  flags: its names on the command line, if not ``--field-name``.  known: a function of ``cli.completing``,
     whose names complete it.  many: given several times, it is joined by commas.  path: it names a file or folder.
     """
 
-    help: str
     panel: str = "The work"
     metavar: str | None = None
     flags: str | None = None

@@ -93,11 +93,7 @@ def described(config: type) -> dict[str, str]:
     A field begins a line, or follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` One without a
     text refers to one whose text names it.
     """
-    texts: dict[str, str] = {}
-    for kind in config.__mro__:
-        for name, text in _documented(kind.__doc__ or ""):
-            texts.setdefault(name, text)
-    found = {}
+    texts, found = documented(config), {}
     for name, options in field_types(config).items():
         elsewhere = (f"see {other}" for other, text in texts.items() if re.search(rf"\b{name}\b", text))
         text = (texts.get(name) or next(elsewhere, "")).replace("``", "")
@@ -107,10 +103,19 @@ def described(config: type) -> dict[str, str]:
     return found
 
 
+def documented(config: type) -> dict[str, str]:
+    """The entries ``name: text`` in the docstrings of a class and its bases."""
+    texts: dict[str, str] = {}
+    for kind in config.__mro__:
+        for name, text in _entries(kind.__doc__ or ""):
+            texts.setdefault(name, text)
+    return texts
+
+
 _ENTRY = re.compile(r"(?:^|  )(\w+(?:,\s+\w+)*): ")
 
 
-def _documented(docstring: str) -> Iterator[tuple[str, str]]:
+def _entries(docstring: str) -> Iterator[tuple[str, str]]:
     for paragraph in re.split(r"\n\s*\n", docstring):
         _, *found = _ENTRY.split(re.sub(r"\s*\n\s*", "  ", paragraph).strip())
         for names, text in zip(found[::2], found[1::2], strict=True):
