@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.record.load import Run
-from coterie.record.schema import Members
+from coterie.record.schema import ChoiceRecord, Members
 from coterie.report.figure import colour, rgba
 from coterie.report.words import explained
 
@@ -187,31 +187,25 @@ def selection_view(run: Run, found: Selected) -> dict[str, Any]:
 
 
 def _choices(run: Run) -> list[dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
+    of: dict[str, list[ChoiceRecord]] = {}
     for line in run.rounds:
         for number, choice in line.notes.choices.items():
-            row = rows.setdefault(
-                number, {"number": number, "sizes": [], "skipped": Counter(), "means": [], "devs": []}
-            )
-            if choice.skipped is not None:
-                row["skipped"][choice.skipped] += 1
-                continue
-            row["sizes"].append(len(choice.chosen))
-            if choice.mean is not None and choice.deviation is not None:
-                row["means"].append(choice.mean)
-                row["devs"].append(choice.deviation)
-    return [
-        {
-            "number": row["number"],
-            "colour": colour(int(row["number"]) if row["number"].isdecimal() else 0),
-            "rounds": len(row["sizes"]),
-            "size": float(np.mean(row["sizes"])) if row["sizes"] else None,
-            "mean": (row["means"][0], row["means"][-1]) if row["means"] else None,
-            "deviation": (row["devs"][0], row["devs"][-1]) if row["devs"] else None,
-            "skipped": list(row["skipped"].items()),
-        }
-        for _, row in sorted(rows.items(), key=lambda item: (len(item[0]), item[0]))
-    ]
+            of.setdefault(number, []).append(choice)
+    return [_of_cluster(number, of[number]) for number in sorted(of, key=lambda number: (len(number), number))]
+
+
+def _of_cluster(number: str, every: Sequence[ChoiceRecord]) -> dict[str, Any]:
+    made = [one for one in every if one.skipped is None]
+    known = [one for one in made if one.mean is not None and one.deviation is not None]
+    return {
+        "number": number,
+        "colour": colour(int(number) if number.isdecimal() else 0),
+        "rounds": len(made),
+        "size": float(np.mean([len(one.chosen) for one in made])) if made else None,
+        "mean": (known[0].mean, known[-1].mean) if known else None,
+        "deviation": (known[0].deviation, known[-1].deviation) if known else None,
+        "skipped": list(Counter(one.skipped for one in every if one.skipped is not None).items()),
+    }
 
 
 def latencies(run: Run) -> list[dict[str, Any]]:
