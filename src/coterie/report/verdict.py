@@ -34,7 +34,8 @@ class MethodStanding:
     """
 
     def __init__(self, row: Mapping[str, Any], field: str) -> None:
-        self.method, self.emulated = row["method"], row.get("crypto") == "emulated"
+        self.method: str = row["method"]
+        self.emulated = row.get("crypto") == "emulated"
         self.own, self.tuned = score(row, field), score(row, f"fine_tuned_{field}")
         self.worst, self.unsure = worst(row), unsure_of(row)
         self.sent = (row.get("bytes_up") or {}).get("mean")

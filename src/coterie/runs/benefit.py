@@ -16,12 +16,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.targets import Doubles, Targets
-from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import TaskKind
-from coterie.protocol.randomness import rng
-from coterie.protocol.system import ClientModel
 from coterie.record.comparison import Benefit, Gain
 from coterie.record.files import FILE_MODE, atomic_write
 from coterie.runs.experiment import Experiment
@@ -49,7 +46,7 @@ class Predicted:
     scores: Mapping[str, Doubles]
 
 
-def write(folder: Path, experiment: Experiment, models: Mapping[str, ClientModel]) -> None:
+def write(folder: Path, experiment: Experiment, models: Mapping[str, fl.ClientModel]) -> None:
     """``predictions.npz``, of tuned models as last scored. Raises RunError."""
     if experiment.model.outputs is None or not models:
         return
@@ -70,7 +67,7 @@ def write(folder: Path, experiment: Experiment, models: Mapping[str, ClientModel
     atomic_write(folder / PREDICTIONS, content.getvalue(), FILE_MODE)
 
 
-def read(folder: Path, task: TaskKind) -> dict[str, Predicted]:
+def read(folder: Path, task: fl.TaskKind) -> dict[str, Predicted]:
     """Predictions by client; empty without the file. Raises UserError for a damaged one."""
     path = folder / PREDICTIONS
     if not path.is_file():
@@ -89,7 +86,7 @@ def read(folder: Path, task: TaskKind) -> dict[str, Predicted]:
             for i, name in enumerate(clients)
         }
     except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{path} holds no clients' test samples ({error!r}): run again") from None
+        raise fl.UserError(f"{path} holds no clients' test samples ({error!r}): run again") from None
 
 
 def _check(
@@ -98,7 +95,7 @@ def _check(
     rows: NDArray[Any],
     labels: NDArray[Any],
     *outputs: NDArray[Any],
-    task: TaskKind,
+    task: fl.TaskKind,
 ) -> None:
     """Outputs of a diverged model are not finite."""
     if clients.ndim != 1 or clients.dtype.kind != "U" or len(set(clients.tolist())) < len(clients):
@@ -202,7 +199,7 @@ def drawn_differences(
     alike: dict[bytes, list[int]] = {}
     for i, part in enumerate(parts):
         alike.setdefault(np.sort(part).tobytes(), []).append(i)
-    draw, found = rng(0, client, "bootstrap"), []
+    draw, found = fl.rng(0, client, "bootstrap"), []
     for start in range(0, draws, block := max(1, _BLOCK // len(rows))):
         some = min(block, draws - start)
         counts = draw.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=some)

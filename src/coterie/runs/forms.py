@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.protocol.effects import Vector
-from coterie.protocol.randomness import rng
-from coterie.protocol.system import ClientModel, Mixture
+import coterie.method as fl
 from coterie.record.comparison import MIXES
 from coterie.runs.evaluation import Doubles, Evaluator, Scores, Trained, alike, hits
 from coterie.runs.metrics import METRICS
@@ -35,7 +33,7 @@ def of_mix(own: ClientData, mix: str, seed: int, name: str) -> TensorSamples:
     """As many test samples of this mix as its own, with replacement within a label."""
     if mix == "local":
         return own.test_set.at(own.test)
-    y, draw = own.test_set.y.numpy(), rng(seed, name, f"test labels, {MIXES[mix]}")
+    y, draw = own.test_set.y.numpy(), fl.rng(seed, name, f"test labels, {MIXES[mix]}")
     held = np.unique(own.y.numpy()) if mix == "own_classes" else np.unique(y)
     labels = draw.choice(np.intersect1d(held, y), len(own.test))
     return own.test_set.at(np.array([draw.choice(np.flatnonzero(y == label)) for label in labels], np.int64))
@@ -43,10 +41,10 @@ def of_mix(own: ClientData, mix: str, seed: int, name: str) -> TensorSamples:
 
 def scored_forms(
     observer: Evaluator,
-    models: Mapping[str, ClientModel],
+    models: Mapping[str, fl.ClientModel],
     seed: int,
-    kept: Mapping[str, Vector] | None = None,
-    tuned: Mapping[str, Vector] | None = None,
+    kept: Mapping[str, fl.Vector] | None = None,
+    tuned: Mapping[str, fl.Vector] | None = None,
     told: Told | None = None,
     briefly: bool = False,
 ) -> dict[str, Scores]:
@@ -73,7 +71,7 @@ def scored_forms(
 
 def priors_of(
     observer: Evaluator,
-    models: Mapping[str, ClientModel],
+    models: Mapping[str, fl.ClientModel],
     told: Told | None = None,
     trained: Mapping[str, Trained] | None = None,
 ) -> dict[str, Prior]:
@@ -83,7 +81,7 @@ def priors_of(
     client has no prior. None: those of the clients that hold the same model, so a client's own model stays as it is.
     trained: of these models (``Evaluator.trained``), if they are computed already.
     """
-    if not offered(observer) or any(isinstance(model, Mixture) for model in models.values()):
+    if not offered(observer) or any(isinstance(model, fl.Mixture) for model in models.values()):
         return {}
     labels, found = observer.model.outputs or 0, {}
     own = {name: np.bincount(observer.data[name].y.numpy(), minlength=labels) for name in models}
@@ -98,7 +96,7 @@ def priors_of(
     return found
 
 
-def _supplied(models: Mapping[str, ClientModel], own: Mapping[str, Counts]) -> dict[str, Counts]:
+def _supplied(models: Mapping[str, fl.ClientModel], own: Mapping[str, Counts]) -> dict[str, Counts]:
     names, every = list(models), list(models.values())
     return {
         names[i]: np.sum([own[names[j]] for j in same], axis=0, dtype=np.int64) for same in alike(every) for i in same
@@ -115,9 +113,9 @@ class _Alone:
     observer: Evaluator
     name: str
     seed: int
-    model: ClientModel
-    kept: Vector | None
-    tuned: Vector | None
+    model: fl.ClientModel
+    kept: fl.Vector | None
+    tuned: fl.Vector | None
     prior: Prior | None
 
     def scores(self, briefly: bool) -> Iterator[tuple[str, float]]:
@@ -146,7 +144,7 @@ class _Alone:
             found["fine_tuned_"] = self.observer.outputs(self.kept, batch)
         if self.prior is None:
             return found
-        fits = self.prior.fits(plain.argmax(axis=1), rng(self.seed, self.name, "guard of the prior"))
+        fits = self.prior.fits(plain.argmax(axis=1), fl.rng(self.seed, self.name, "guard of the prior"))
         found["prior_"] = plain + self.prior.shift if fits else plain
         if self.tuned is not None:
             found["mixed_"] = self._mixed(batch) if fits else plain

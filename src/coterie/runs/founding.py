@@ -29,34 +29,37 @@ class FoundedRun:
     """
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:
-        system, self.settings = config.definition, config.own
+        system, settings = config.definition, config.own
         if system.needs_classes and config.task != "classes":
             raise fl.UserError(
                 f"{system.name} needs classes as labels, and the task is {config.task}: take another system"
             )
-        self.inputs = inputs = inputs_of(config, next(iter(system.roles(self.settings, ()))))
+        self.inputs = inputs = inputs_of(config, next(iter(system.roles(settings, ()))))
         self.dealt = replace(inputs, data=inputs.data.as_dealt())
         self.config = config = replace(config, clients=inputs.split.clients)
         names, model = inputs.data.clients, inputs.model
         self.shown = shown_of(config, names)
         self.around = surroundings_of(config, names, inputs.split.names)
         self.attackers = Attackers.of(config, names)
-        self.system = self.attackers.among(system)
-        if inputs.drift is not None and getattr(self.settings, "sample_noise", None) is not None:
+        self.system = system = self.attackers.among(system)
+        self.settings = settings
+        if inputs.drift is not None and getattr(settings, "sample_noise", None) is not None:
             raise fl.UserError(
                 "the ledger of sample_noise is of one data set for each client, and a drift exchanges these: leave one "
                 "of the two out"
             )
         self.inputs_digest, self.own_code = inputs_digest(config, inputs.tasks, model), own_code(config)
-        epochs = epochs_of(self.around.devices, self.settings, config.seed)
-        self.starts = start_weights(config, self.settings, model, inputs.split, inputs.data)
+        epochs = epochs_of(self.around.devices, settings, config.seed)
+        self.starts = starts = start_weights(config, settings, model, inputs.split, inputs.data)
         randomness = fl.Randomness(config.seed, emulated=config.emulated)
-        told = self.starts, config.mode, randomness, inputs.data.samples, epochs, founded
-        self.federation, self.owns = simulate(self.system, self.settings, names, model.spec, *told)
+        samples = inputs.data.samples
+        self.federation, self.owns = simulate(
+            system, settings, names, model.spec, starts, config.mode, randomness, samples, epochs, founded
+        )
         self.seen = self.federation.among(self.shown) if config.evaluated else self.federation
         self.emulated = randomness.emulated
         known = self.inputs_digest + ("" if self.around.traces is None else self.around.traces.digest)
-        self.fingerprint = fingerprint(known, inputs.split, inputs.tasks, self.starts, epochs)
+        self.fingerprint = fingerprint(known, inputs.split, inputs.tasks, starts, epochs)
         self._check_mixtures()
 
     @property

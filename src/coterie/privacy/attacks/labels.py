@@ -84,12 +84,10 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackRe
     def score(order: NDArray[np.intp]) -> float:
         return max(float(np.abs(truth[order].T @ columns).max(axis=1).mean()) for truth in truths)
 
-    rng, n = np.random.default_rng(0), len(columns)
-    found, lucky = score(np.arange(n)), [score(rng.permutation(n)) for _ in range(100)]
-    chance, sd = float(np.mean(lucky)), float(np.std(lucky, ddof=1))
-    if 2 * sd >= 1 - chance:
-        raise fl.UserError(f"it compares clients, and {n} are too few here: label counts themselves could be luck")
-    return AttackResult("correlation of numbers with label counts", found, chance, 1.0, n, sd)
+    found = _beside_luck("correlation of numbers with label counts", len(columns), score, draws=100)
+    if 2 * found.chance_sd >= found.room:
+        raise fl.UserError(f"it compares clients, and {found.n} are too few here: label counts themselves could be luck")
+    return found
 
 
 def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -172,7 +170,7 @@ def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> AttackR
     def score(order: NDArray[np.intp]) -> float:
         return float(centred[np.ix_(order, order)][upper] @ target) / norm
 
-    return _scored("correlation with label similarity of pairs", 0.0, len(cosine), score)
+    return _beside_luck("correlation with label similarity of pairs", len(cosine), score, chance=0.0)
 
 
 def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
@@ -195,7 +193,7 @@ def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
         rank_sum = float(ranks[np.ix_(order, order)][upper][same].sum())
         return (rank_sum - hits * (hits + 1) / 2) / (hits * misses)
 
-    return _scored("AUC for pairs of one group", 0.5, len(groups), score)
+    return _beside_luck("AUC for pairs of one group", len(groups), score, chance=0.5)
 
 
 def telling(labels: NDArray[Any]) -> bool:
@@ -203,10 +201,13 @@ def telling(labels: NDArray[Any]) -> bool:
     return 1 < len(np.unique(labels)) < len(labels)
 
 
-def _scored(metric: str, chance: float, n: int, score: Callable[[NDArray[np.intp]], float]) -> AttackResult:
+def _beside_luck(
+    metric: str, n: int, score: Callable[[NDArray[np.intp]], float], *, draws: int = 200, chance: float | None = None
+) -> AttackResult:
     rng = np.random.default_rng(0)
-    shuffled = [score(rng.permutation(n)) for _ in range(200)]
-    return AttackResult(metric, score(np.arange(n)), chance, 1.0, n, float(np.std(shuffled, ddof=1)))
+    lucky = [score(rng.permutation(n)) for _ in range(draws)]
+    usual = float(np.mean(lucky)) if chance is None else chance
+    return AttackResult(metric, score(np.arange(n)), usual, 1.0, n, float(np.std(lucky, ddof=1)))
 
 
 def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
@@ -237,13 +238,8 @@ def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> Attac
         raise fl.UserError(f"{of}: guesses or truth are the same for all clients, so no order exists")
     a, b = (rankdata(side) - (n + 1) / 2 for side in values)
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
-    rng = np.random.default_rng(0)
-    by_luck = [abs(float(rng.permutation(a) @ b)) / norm for _ in range(200)]
-    return AttackResult(
-        f"rank correlation with {of}, absolute",
-        min(abs(float(a @ b)) / norm, 1.0),
-        float(np.mean(by_luck)),
-        1.0,
-        n,
-        float(np.std(by_luck, ddof=1)),
-    )
+
+    def score(order: NDArray[np.intp]) -> float:
+        return min(abs(float(a[order] @ b)) / norm, 1.0)
+
+    return _beside_luck(f"rank correlation with {of}, absolute", n, score)
