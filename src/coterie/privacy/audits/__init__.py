@@ -6,7 +6,7 @@ A built-in system's is the module of its name. An attack is a generator of ``Mea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pkgutil import iter_modules
@@ -276,7 +276,7 @@ def applied(
 class Audit:
     """passive: every attack on one recorded run; no findings where nobody receives enough.
 
-    active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person.  noise: rows
+    active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person; a built-in audit has those of its file.  noise: rows
     that test claims of noise, for ``result.json``.
     """
 
@@ -290,5 +290,7 @@ def built_in_audit(system: str) -> Audit | None:
     """None for systems that are not built in, or have none."""
     if system not in {module.name for module in iter_modules(__path__)}:
         return None
-    audit: Audit = import_module(f"{__name__}.{system}").AUDIT
-    return audit
+    module = import_module(f"{__name__}.{system}")
+    every = (one for one in vars(module).values() if isinstance(one, Attack))
+    own = (one for one in every if one.measure.__module__ == module.__name__)
+    return replace(module.AUDIT, attacks=(*own, *module.AUDIT.attacks))

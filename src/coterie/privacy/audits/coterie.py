@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 from coterie.clustering.spectral import unit_rows
 from coterie.privacy.attacks.labels import label_numbers
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, tried
-from coterie.privacy.audits.hidden_coalitions import (
-    both_servers,
-    coalitions,
-    differencing,
-    opened_counts,
-    sums_by_names,
-)
+from coterie.privacy.audits.hidden_coalitions import COALITIONS, coalitions
 from coterie.privacy.audits.hidden_grouping import grouping_steps, planted_row
 from coterie.privacy.audits.hidden_places import RowShares, row_shares
 from coterie.privacy.measures import alike, profiles
@@ -85,8 +79,4 @@ def passive(run: Recorded) -> list[Finding]:
     return [*hidden_words(run), *hidden_rows(run, rows), *(grouping_steps(run) if rows else ()), *coalitions(run)]
 
 
-AUDIT = Audit(
-    passive,
-    planted_row,
-    (hidden_words, hidden_rows, grouping_steps, both_servers, opened_counts, differencing, sums_by_names, planted_row),
-)
+AUDIT = Audit(passive, planted_row, (grouping_steps, *COALITIONS, planted_row))

@@ -288,16 +288,4 @@ def by_rounds(run: Recorded, rounds: Sequence[ServiceRound]) -> list[Finding]:
     ]
 
 
-AUDIT = Audit(
-    passive,
-    attacks=(
-        relinked,
-        relinked_by_distances,
-        label_shares,
-        similar_rows,
-        similar_pairs,
-        models_from_start,
-        models_from_colluder,
-        signatures,
-    ),
-)
+AUDIT = Audit(passive)

@@ -259,8 +259,4 @@ def loss_of(run: Recorded) -> dict[str, float]:
     return {name: fmean(values) for name, values in found.items()}
 
 
-AUDIT = Audit(
-    passive,
-    active,
-    (sparsity_shares, similar_pairs, by_selections, floors_and_losses, pooled_models, boasting, spoiling),
-)
+AUDIT = Audit(passive, active)

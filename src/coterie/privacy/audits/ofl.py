@@ -17,7 +17,7 @@ from coterie.privacy.attacks.membership import Losses, membership_auc, upload_me
 from coterie.privacy.attacks.noisy_uploads import SPREAD, TRIALS, audit_distributed, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, ofl_views, tried
-from coterie.privacy.audits.ofl_active import COALITION, active, boasting, forging, stealing, subtracting
+from coterie.privacy.audits.ofl_active import ACTIVE, COALITION, active
 from coterie.privacy.measures import alike, check_classes, memberships
 from coterie.privacy.plain import losses, same_pool, some_rounds
 from coterie.systems.ofl.messages import HUB, LEADER
@@ -222,21 +222,4 @@ def noise(federation: fl.Federation) -> Sequence[Mapping[str, Any]]:
     return [audit_heuristic(delta=config.dp_delta, spread=spread, trials=TRIALS).row() for spread in (SPREAD, inf)]
 
 
-AUDIT = Audit(
-    passive,
-    active,
-    (
-        by_global_model,
-        by_reports,
-        by_scalars,
-        by_lowered_losses,
-        by_values,
-        by_choices,
-        by_coalition,
-        stealing,
-        boasting,
-        forging,
-        subtracting,
-    ),
-    noise,
-)
+AUDIT = Audit(passive, active, ACTIVE, noise)

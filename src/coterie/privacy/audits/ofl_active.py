@@ -43,7 +43,7 @@ def active(run: Recorded) -> list[Finding]:
         raise fl.UserError("what a client that deviates does shows later: repeat the run with 3 rounds or more")
     if not terms(run):
         raise fl.UserError("nobody led in this run, so there is no leader to deviate")
-    return [*subtracting(run), *stealing(run), *boasting(run), *forging(run)]
+    return [found for one in ACTIVE for found in one(run)]
 
 
 def terms(run: Recorded) -> Counter[str]:
@@ -200,3 +200,6 @@ def subtracting(honest: Recorded) -> Iterator[Measured]:
             for one in profiles(COALITION, np.stack([*steps.values()]), pooled(run, note, of), run.spec):
                 yield one._replace(what=f"{one.what} of a cluster")
         before = models[r]
+
+
+ACTIVE = subtracting, stealing, boasting, forging

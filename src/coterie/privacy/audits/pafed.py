@@ -288,4 +288,4 @@ def active(run: Recorded) -> list[Finding]:
     return by_theft(client, *steal(run.again, client))
 
 
-AUDIT = Audit(passive, active, (by_signs, by_real_mask, by_mask, by_both, by_clients_key, by_theft))
+AUDIT = Audit(passive, active)

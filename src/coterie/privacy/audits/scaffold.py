@@ -37,4 +37,4 @@ def control_variates(run: Recorded) -> Iterator[Measured]:
                 yield one._replace(what=f"{one.what}, by control variates")
 
 
-AUDIT = Audit(control_variates, attacks=(control_variates,))
+AUDIT = Audit(control_variates)
