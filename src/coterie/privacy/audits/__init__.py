@@ -293,4 +293,5 @@ def built_in_audit(system: str) -> Audit | None:
     module = import_module(f"{__name__}.{system}")
     every = (one for one in vars(module).values() if isinstance(one, Attack))
     own = (one for one in every if one.measure.__module__ == module.__name__)
-    return replace(module.AUDIT, attacks=(*own, *module.AUDIT.attacks))
+    audit: Audit = module.AUDIT
+    return replace(audit, attacks=(*own, *audit.attacks))
