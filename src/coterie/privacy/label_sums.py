@@ -85,8 +85,9 @@ def _told(run: Recorded, name: str) -> Counts | None:
     return np.asarray(told[-1], np.int64) if told else None
 
 
-@attack("counts-by-list", "server", "labels", "takes each list's label shares for those of every client on it")
+@attack("counts-by-list", "server", "labels")
 def _by_list(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
+    """Takes each list's label shares for those of every client on it."""
     known = [(model, model.sums) for model in opened if model.sums is not None]
     if not known:
         raise fl.UserError("no server opens a sum of hidden groups' label counts")
@@ -96,8 +97,9 @@ def _by_list(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
     yield Measured(role, f"label shares, {SUMS_OF}", _scored(run, clients, guess, []))
 
 
-@attack("counts-by-member", "client", "labels", "takes its own label counts off the sum, and the rest for each other's")
+@attack("counts-by-member", "client", "labels")
 def _by_member(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
+    """Takes its own label counts off the sum, and the rest for each other's."""
     role = run.federation.common.roster.client_role
     for model in opened:
         for client in model.clients:
@@ -106,8 +108,9 @@ def _by_member(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured
             yield Measured(role, f"label shares of others, {SUMS_OF}", found)
 
 
-@attack("counts-by-all-but-one", "clients", "labels", "all but one of a model take their label counts off the sum")
+@attack("counts-by-all-but-one", "clients", "labels")
 def _by_all_but_one(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
+    """All but one of a model take their label counts off the sum."""
     for model in opened:
         own = run.label_counts[model.clients].sum(axis=0)
         for client in model.clients:

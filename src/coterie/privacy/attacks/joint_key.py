@@ -136,9 +136,12 @@ def joint_secret(parties: dict[str, Any], name: str) -> Guess:
     return np.asarray(np.rint(group.ring.decoded(total, 1.0).ravel()), np.int64)
 
 
-@attack("joint-key", "one client, deviating", "other", "reads the joint key off what is opened (fails under pads)")
+@attack("joint-key", "one client, deviating", "other")
 def stolen_joint_key(run: Recorded, name: str) -> Iterator[Measured]:
-    """How much of the joint key ``name`` the first client reads. Raises UserError if the attack does not apply."""
+    """Reads the joint key off what is opened (fails under pads).
+
+    How much of the joint key ``name`` the first client reads. Raises UserError if the attack does not apply.
+    """
     check_real(run)
     client, thieves, parties = run.clients[0], list[JointThief](), dict[str, Any]()
 

@@ -237,13 +237,14 @@ class Attack:
         return gather(self.measure(*args, **kwargs), self.topic)
 
 
-def attack(
-    name: str, adversary: str, topic: Topic, summary: str
-) -> Callable[[Callable[..., Iterable[Measured]]], Attack]:
-    """Decorates a generator of results: an ``Attack`` stands in its place."""
+def attack(name: str, adversary: str, topic: Topic) -> Callable[[Callable[..., Iterable[Measured]]], Attack]:
+    """Decorates a generator of results: an ``Attack`` stands in its place, whose summary is the first paragraph of the
+    generator's docstring.
+    """
 
     def decorate(measure: Callable[..., Iterable[Measured]]) -> Attack:
-        return Attack(name, adversary, topic, summary, measure)
+        first = " ".join((measure.__doc__ or "").partition("\n\n")[0].split()).removesuffix(".")
+        return Attack(name, adversary, topic, first[:1].lower() + first[1:], measure)
 
     return decorate
 

@@ -29,8 +29,9 @@ Floats = NDArray[np.float64]
 # -- single servers ----------------------------------------------------------------------------------------------------
 
 
-@attack("hidden-words", HUB, "labels", "reads words of uploads and set-up sums as numbers: labels, and which are alike")
+@attack("hidden-words", HUB, "labels")
 def hidden_words(run: Recorded) -> Iterator[Measured]:
+    """Reads words of uploads and set-up sums as numbers: labels, and which are alike."""
     terms = dict[str, bytes]()
     for seen, term in run.views[HUB].messages(Summand):
         terms.setdefault(seen.src, term.words)  # of the first sum: who holds which label
@@ -46,14 +47,12 @@ def hidden_words(run: Recorded) -> Iterator[Measured]:
             yield from _alike(run, HUB, "uploads", names, words)
 
 
-@attack(
-    "hidden-rows",
-    "hub, or helper",
-    "groups",
-    "reads its shares of rows, and queries, as numbers: which clients are alike",
-)
+@attack("hidden-rows", "hub, or helper", "groups")
 def hidden_rows(run: Recorded, rows: Sequence[RowShares]) -> Iterator[Measured]:
-    """The hub's by name, the helper's by position; whose those are takes both views, for the score alone."""
+    """Reads its shares of rows, and queries, as numbers: which clients are alike.
+
+    The hub's by name, the helper's by position; whose those are takes both views, for the score alone.
+    """
     asked = {name: one.ours for of in by_round(run.views[HUB], Queries).values() for name, one in of.items()}
     names = [name for name in run.clients if name in asked]
     for _ in run.lines:  # they have them in every round

@@ -120,8 +120,9 @@ def first_steps(run: Recorded) -> dict[str, Doubles]:
 # -- passive attacks ---------------------------------------------------------------------------------------------------
 
 
-@attack("sparsity-shares", "server, or helper without names", "labels", "solves sparsity vectors for label shares")
+@attack("sparsity-shares", "server, or helper without names", "labels")
 def sparsity_shares(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
+    """Solves sparsity vectors for label shares."""
     vectors, counts, hardened = said.rows[:, :-1], run.label_counts[said.clients], run.mode == "hardened"
     who = COLLUDING if hardened else "server"
     try:
@@ -140,8 +141,9 @@ def sparsity_shares(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
         yield from measures.by_shares(who, estimate, prior, counts, clusters=of_said)
 
 
-@attack("floors-and-losses", "server", "other", "tells variety of labels from noise floors and losses")
+@attack("floors-and-losses", "server", "other")
 def floors_and_losses(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
+    """Tells variety of labels from noise floors and losses."""
     counts = run.label_counts
     if len(said.clients):
         own = counts[said.clients]
@@ -151,24 +153,25 @@ def floors_and_losses(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     yield measures.by_variety("server", "losses", lossy.rows, counts[lossy.clients])
 
 
-@attack(
-    "pooled-models", "server with the helper", "labels", "opens models, and reads label shares off them (mode hardened)"
-)
+@attack("pooled-models", "server with the helper", "labels")
 def pooled_models(run: Recorded) -> Iterator[Measured]:
+    """Opens models, and reads label shares off them (mode hardened)."""
     steps = DeviceRows.of(run, first_steps(run))
     if len(steps.clients) > 1:
         yield from measures.profiles(f"{COLLUDING}, by models", steps.rows, run.label_counts[steps.clients], run.spec)
 
 
-@attack("similar-pairs", "server", "groups", "tells which devices have similar data from the clusters that they share")
+@attack("similar-pairs", "server", "groups")
 def similar_pairs(run: Recorded) -> Iterator[Measured]:
+    """Tells which devices have similar data from the clusters that they share."""
     member = DeviceRows.of(run, clusters(run))
     if len(member.clients):
         yield from measures.memberships("server", member.rows, member.clients, run.label_counts, run.groups)
 
 
-@attack("selections", "server", "other", "tells samples and variety of labels from how often a device is selected")
+@attack("selections", "server", "other")
 def by_selections(run: Recorded) -> Iterator[Measured]:
+    """Tells samples and variety of labels from how often a device is selected."""
     times = selected(run)
     chosen = np.array([times[name] for name in run.clients])
     score = partial(rank_correlation, chosen, run.label_counts.sum(axis=1), "samples")
@@ -193,9 +196,12 @@ def passive(run: Recorded) -> list[Finding]:
 # -- active attacks ----------------------------------------------------------------------------------------------------
 
 
-@attack("boast", "one client, deviating", "other", "says that it is fast, to be selected more often")
+@attack("boast", "one client, deviating", "other")
 def boasting(run: Recorded) -> Iterator[Measured]:
-    """The least selected device of the largest cluster claims ``BOAST`` times its speed."""
+    """Says that it is fast, to be selected more often.
+
+    The least selected device of the largest cluster claims ``BOAST`` times its speed.
+    """
     name = max(largest(run), key=lambda one: -selected(run)[one])
 
     def faster(message: fl.Message, effect: fl.Local, result: Any) -> Any:
@@ -208,9 +214,12 @@ def boasting(run: Recorded) -> Iterator[Measured]:
     yield Measured(f"{name}, deviating", "selected, for a clock rate that it does not have", result)
 
 
-@attack("spoil", "one client, deviating", "other", "sends a model against its training, to raise its cluster's loss")
+@attack("spoil", "one client, deviating", "other")
 def spoiling(run: Recorded) -> Iterator[Measured]:
-    """The most selected device of the largest cluster sends its step backwards, enlarged."""
+    """Sends a model against its training, to raise its cluster's loss.
+
+    The most selected device of the largest cluster sends its step backwards, enlarged.
+    """
     name = max(largest(run), key=lambda one: selected(run)[one])
 
     def backwards(message: fl.Message, effect: fl.Fit, fitted: fl.Fitted) -> fl.Fitted:

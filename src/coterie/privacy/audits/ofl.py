@@ -34,8 +34,9 @@ UNKNOWN = "the places of uploads follow from the run's session, which is not kep
 # -- the parameter server ----------------------------------------------------------------------------------------------
 
 
-@attack("global-model", HUB, "samples", "tells from losses of the global model which samples were trained on")
+@attack("global-model", HUB, "samples")
 def by_global_model(run: Recorded) -> Iterator[Measured]:
+    """Tells from losses of the global model which samples were trained on."""
     models = ofl_views.global_models(run)
     for r in some_rounds(list(models)):
         own, others = zip(*(losses(run, models[r], i) for i in range(len(run.clients))), strict=True)
@@ -44,8 +45,9 @@ def by_global_model(run: Recorded) -> Iterator[Measured]:
         yield tried(HUB, what, partial(membership_auc, own, others, same_pool=known))
 
 
-@attack("status-reports", HUB, "other", "reads sample counts, and compares summaries of uploads and clusters")
+@attack("status-reports", HUB, "other")
 def by_reports(run: Recorded) -> Iterator[Measured]:
+    """Reads sample counts, and compares summaries of uploads and clusters."""
     for of_round in ofl_views.reports(run).values():
         yield from _by_reports(run, of_round)
     for found in ofl_views.clusters(run).values():
@@ -66,9 +68,12 @@ def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured
         yield from alike(HUB, "summaries of uploads", rows @ rows.T, who, run.label_counts, run.groups)
 
 
-@attack("leader-scalars", HUB, "other", "guesses a cluster's variety of labels and size from what detection opens")
+@attack("leader-scalars", HUB, "other")
 def by_scalars(run: Recorded) -> Iterator[Measured]:
-    """Two or three numbers name no class, but can reveal variety, samples, and which leaders' data are similar."""
+    """Guesses a cluster's variety of labels and size from what detection opens.
+
+    Two or three numbers name no class, but can reveal variety, samples, and which leaders' data are similar.
+    """
     for line in run.lines:
         note = line["notes"]
         opened = {name: row for name, row in note.get("scalars", {}).items() if None not in row}
@@ -93,21 +98,24 @@ def by_scalars(run: Recorded) -> Iterator[Measured]:
 # -- one leader --------------------------------------------------------------------------------------------------------
 
 
-@attack("upload-membership", LEADER, "samples", "tells training samples by the losses that a noisy upload lowers")
+@attack("upload-membership", LEADER, "samples")
 def by_lowered_losses(run: Recorded, of_round: Mapping[int, Sequence[ofl_views.Heard]]) -> Iterator[Measured]:
+    """Tells training samples by the losses that a noisy upload lowers."""
     for r in some_rounds(list(of_round)):
         what = "samples that were trained on, by losses that an upload lowers"
         yield tried(LEADER, what, partial(lowered, run, of_round[r]))
 
 
-@attack("upload-labels", LEADER, "labels", "reads label shares off noisy uploads")
+@attack("upload-labels", LEADER, "labels")
 def by_values(run: Recorded, of_round: Mapping[int, Sequence[ofl_views.Heard]]) -> Iterator[Measured]:
+    """Reads label shares off noisy uploads."""
     for uploads in of_round.values():
         yield tried(LEADER, "label shares, by uploads", partial(within, run, uploads, by_steps, placed=True))
 
 
-@attack("upload-choices", LEADER, "labels", "reads label shares off which parameters are uploaded, or wanted")
+@attack("upload-choices", LEADER, "labels")
 def by_choices(run: Recorded, of_round: Mapping[int, Sequence[ofl_views.Heard]]) -> Iterator[Measured]:
+    """Reads label shares off which parameters are uploaded, or wanted."""
     for uploads in of_round.values():
         if _placed(uploads):
             what = "label shares, by which parameters are uploaded"
@@ -175,9 +183,11 @@ def lowered(run: Recorded, uploads: Sequence[ofl_views.Heard]) -> AttackResult:
 # -- all leaders but one, with the server ------------------------------------------------------------------------------
 
 
-@attack("subtraction", COALITION, "models", "subtracts its own models from the mean, and has the last leader's")
+@attack("subtraction", COALITION, "models")
 def by_coalition(run: Recorded) -> Iterator[Measured]:
-    """The last leader's model follows by subtraction, but for one without weight, so this is stated and no cipher
+    """Subtracts its own models from the mean, and has the last leader's.
+
+    The last leader's model follows by subtraction, but for one without weight, so this is stated and no cipher
     attacked. ``subtracting`` measures it.
     """
     for line in run.lines:

@@ -59,8 +59,9 @@ def most_often(run: Recorded) -> str:
 # -- the joint key -----------------------------------------------------------------------------------------------------
 
 
-@attack("joint-key-theft", ONE_LEADER, "other", "reads the joint key off the model (fails: leaders use pads)")
+@attack("joint-key-theft", ONE_LEADER, "other")
 def stealing(run: Recorded) -> Iterator[Measured]:
+    """Reads the joint key off the model (fails: leaders use pads)."""
     thieves = list[LeaderThief]()
     found = tried(ONE_LEADER, "the joint key", partial(key_read_by_leader, run, most_often(run), MODEL, thieves))
     yield found._replace(round=thieves[0].round) if found.result else found
@@ -69,9 +70,11 @@ def stealing(run: Recorded) -> Iterator[Measured]:
 # -- status reports ----------------------------------------------------------------------------------------------------
 
 
-@attack("boasting", "one client, deviating", "other", "reports more than its device has, to lead more often")
+@attack("boasting", "one client, deviating", "other")
 def boasting(run: Recorded) -> Iterator[Measured]:
-    """The client that led least reports ``BOAST`` times its speed, and constant presence. Chance: how often it led
+    """Reports more than its device has, to lead more often.
+
+    The client that led least reports ``BOAST`` times its speed, and constant presence. Chance: how often it led
     honestly, with the spread of elections by lot.
     """
     led = terms(run)
@@ -100,9 +103,11 @@ def boasted(status: Status, step_s: float) -> Status:
 # -- forged models -----------------------------------------------------------------------------------------------------
 
 
-@attack("forged-leader-model", ONE_LEADER, "other", "sends its change of the model ten times as long")
+@attack("forged-leader-model", ONE_LEADER, "other")
 def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measured]:
-    """The client that led most often sends its change this many times as long.
+    """Sends its change of the model ten times as long.
+
+    The client that led most often sends its change this many times as long.
 
     Two findings each: its model's weight relative to its honest ones', and the effect on accuracy; chance is the honest
     run's, with its spread over the later half.
@@ -174,9 +179,11 @@ def observed(run: Recorded) -> tuple[Own, Recorded]:
     return own, run.again(meddle)
 
 
-@attack("subtraction-repeated", COALITION, "other", "repeats the run, and reads label shares off the leaders' models")
+@attack("subtraction-repeated", COALITION, "other")
 def subtracting(honest: Recorded) -> Iterator[Measured]:
-    """What all others with the server find of the leader with the largest weight, beside its memory, and of its
+    """Repeats the run, and reads label shares off the leaders' models.
+
+    What all others with the server find of the leader with the largest weight, beside its memory, and of its
     clients' label shares.
     """
     own, run = observed(honest)
