@@ -1,7 +1,6 @@
 """Attacks on label counts that clients are told in sums, for every system (``padded_counts``, ``hidden_counts``).
 
-The server knows the sum of each list, but of hidden groups none. A client takes its own counts off what it is told; all
-but one together know that one's.
+The server knows the sum of each list, but of hidden groups none. Clients take their own counts off what they are told.
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measure
 def by_shares(
     who: str, estimate: Doubles, prior: Array, label_counts: Array, clusters: Array | None = None
 ) -> Iterator[Measured]:
-    """Label shares by name, from estimates (n, classes) of ``attacks/sparsity.py``.  clusters: (n,) whose mean estimate is
-    each client's guess.
+    """Label shares by name, from estimates (n, classes) of ``attacks/sparsity.py``.  clusters: (n,) whose mean estimate
+    is each client's guess.
     """
     estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)
     yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))

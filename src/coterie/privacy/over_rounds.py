@@ -1,7 +1,6 @@
 """Attacks on sums over rounds, for every system whose clients are sent models in the clear.
 
-The change of such a model is a weighted mean of updates. Its sender, who knows who answered, solves for each client's
-part, or takes the difference of two rounds that differ by one client.
+The change of such a model is a weighted mean of updates, and its sender knows who answered.
 """
 
 from __future__ import annotations

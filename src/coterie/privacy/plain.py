@@ -291,8 +291,8 @@ def like_samples(
 ) -> tuple[Floats, list[Floats], float]:
     """Samples (n, f) of a client, draws of n others with the same labels, and the share that a draw is of these.
 
-    pool: of every client, its samples and labels (n, ...).  groups: by client; others of its own are preferred. At most
-    half of a label's other samples are drawn. Raises UserError where there are none.
+    pool: of every client, its samples and labels.  groups: by client; others of its own are preferred. Raises UserError
+    where there are none.
     """
     others = [i for i in range(len(pool)) if i != client]
     if groups is not None:

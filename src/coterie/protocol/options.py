@@ -30,8 +30,9 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 @dataclass(frozen=True)
 class Option:
-    """Of the command line.  panel: where a command's help shows it.  metavar: a word for its value.  flags: its names on the command line, if not ``--field-name``.  known: a function of ``cli.completing``,
-    whose names complete it.  many: given several times, it is joined by commas.  path: it names a file or folder.
+    """Of the command line.  panel: where a command's help shows it.  metavar: a word for its value.  flags: its names
+    there, if not ``--field-name``.  known: a function of ``cli.completing``, whose names complete it.  many: given
+    several times, it is joined by commas.  path: it names a file or folder.
     """
 
     panel: str = "The work"

@@ -26,9 +26,8 @@ _SHOWN = 30  # events in the table
 class History:
     """Clusters over the rounds.
 
-    members: by round, every client's.  events: rounds that clustered; None where the system does not say.  order:
-    clients by their last cluster.  groups: the data's own, numbered like the last clusters where they agree; None
-    without any.
+    members: by round, every client's.  events: rounds that clustered; None if unknown.  order: clients by their last
+    cluster.  groups: the data's own, numbered like the last clusters; None without any.
     """
 
     rounds: tuple[int, ...]
@@ -209,8 +208,8 @@ def _of_cluster(number: str, every: Sequence[ChoiceRecord]) -> dict[str, Any]:
 
 
 def latencies(run: Run) -> list[dict[str, Any]]:
-    """First round in which the leading metric reached each target, and the virtual clock then: on all test data, and on
-    each client's own, without targets reached at once. Empty for a metric that is no share.
+    """First round in which the leading metric reached each target, and the virtual clock then, by side, without targets
+    reached at once. Empty for a metric that is no share.
     """
     if not (run.leading.share and run.leading.higher):
         return []

@@ -21,8 +21,8 @@ from coterie.report.templates import TEMPLATES
 def render(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Draw the report of one run, or of several, as one self-contained HTML file; returns its path.
 
-    folders: of runs, or folders of them.  out: by default ``report.html`` in the one folder named, or above all. Raises
-    UserError for a folder without runs or a bad file, and RunError.
+    out: by default ``report.html`` in the one folder named, or above all. Raises UserError for a folder without runs or
+    a bad file, and RunError.
     """
     folders = [Path(folder) for folder in folders]
     runs = [load(folder) for folder in find(folders)]

@@ -39,8 +39,8 @@ AGAINST = ("rounds", "bytes", "time")
 
 
 def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[str] = AGAINST) -> Figure:
-    """Both sides of every metric, a row of panels each: means over seeds, and one standard deviation.  known: words for
-    an error. Raises UserError for an unknown word, and for what a run has not counted.
+    """Both sides of every metric, a row of panels each: means over seeds, and one standard deviation. Raises UserError
+    for an unknown word, and for what a run has not counted.
     """
     from coterie.report.drawing import curve, looks, new_figure, percent_axis, tidy, whole_rounds
 

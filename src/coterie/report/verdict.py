@@ -29,8 +29,8 @@ from coterie.runs.metrics import score
 class MethodStanding:
     """Of a row of a comparison.  own, tuned: ``Spread`` of the leading metric on each client's own kind of data.
 
-    worst: the topic that servers learn most of, and how much, from 0 for chance to 1; None if unknown.
-    sent: bytes by all parties.  unsure: topics of which attacks cannot tell.
+    worst: the topic that servers learn most of, and how much, from 0 for chance to 1; None if unknown.  sent: bytes.
+    unsure: topics of which attacks cannot tell.
     """
 
     def __init__(self, row: Mapping[str, Any], field: str) -> None:

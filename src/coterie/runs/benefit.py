@@ -1,7 +1,6 @@
 """Whether training together helps a client, by its own test samples.
 
-``predictions.npz`` (private) has every client's final predictions of them. A comparison judges the difference of the
-leading metric by a paired bootstrap over samples (Efron 1979).
+``predictions.npz`` (private) has every client's final predictions of them, which a paired bootstrap compares.
 """
 
 from __future__ import annotations
@@ -190,9 +189,8 @@ def drawn_differences(
 ) -> Doubles:
     """(draws,) differences of the metric, together less alone; NaN where undefined.
 
-    A draw takes as many of the client's test samples as all runs have, with replacement, the same ones in every run,
-    and draws among runs that test the same samples, too. Runs that test different ones are all in each draw, so their
-    interval is without the randomness of training.
+    A draw takes test samples with replacement, the same ones in every run, and draws among runs that test the same
+    samples, too.
     """
     rows, places = np.unique(np.concatenate([one.rows for one, _ in pairs]), return_inverse=True)
     parts = np.split(places, np.cumsum([len(one.rows) for one, _ in pairs])[:-1])

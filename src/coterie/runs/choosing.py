@@ -1,7 +1,7 @@
 """Settings chosen for each method of a comparison, by samples held out of clients' training, never by test data.
 
-Every candidate is a run with the first seed, without fine-tuning. The lowest loss on a fifth of each client's training
-samples wins: the mean over clients, after the last round (or the best, with ``early_stop``).
+A candidate is a run with the first seed, without fine-tuning. The lowest mean loss on a fifth of each client's training
+samples wins.
 """
 
 from __future__ import annotations

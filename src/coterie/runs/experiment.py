@@ -20,9 +20,8 @@ from coterie.runs.observer import RunObserver
 class Experiment:
     """Raises UserError for any mistake in its config.  founded: of a resumed run.
 
-    As of ``FoundedRun``, and names: of the clients.  tasks: of their groups, or the one of all.  split: as the data lie
-    now.  label_counts: (evaluated clients, classes) training samples, with their tasks' labels; dealt_counts before a
-    drift.  devices: the clients' profiles.  sample_numbers: of one sample.  features: of a table.
+    As of ``FoundedRun``, and tasks: of clients' groups, or the one of all.  split: as the data lie now.  label_counts:
+    (evaluated clients, classes) training samples; dealt_counts before a drift.  sample_numbers: of one sample.
     """
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:

@@ -1,9 +1,8 @@
 """What a client can make of its model, on three mixes of test labels.
 
-Forms: the model as it is; ``fine_tuned_``, by the client; ``prior_``, with the guarded prior of its own labels and the
-mixture's label counts, which messages tell with ``label_counts``, else the simulation; ``mixed_``, the last two mixed
-by the likelihood of its held-out samples. Mixes: ``local``, own test samples; ``own_classes`` and ``all_classes``, as
-many test samples of its task, with labels uniform over its classes, or over all.
+Forms: the model as it is; ``fine_tuned_``; ``prior_``, with the guarded prior of its own labels and the mixture's label
+counts; ``mixed_``, the last two mixed by the likelihood of held-out samples. Mixes: ``local``, own test samples;
+``own_classes`` and ``all_classes``, as many with uniform labels.
 """
 
 from __future__ import annotations
@@ -50,12 +49,11 @@ def scored_forms(
 ) -> dict[str, Scores]:
     """By form, scores beside those of ``Evaluator.scores``; none beyond classes.
 
-    ``local_balanced_accuracy``, ``own_classes_accuracy`` and ``all_classes_accuracy`` of every form. ``prior_`` and
-    ``mixed_`` also have the run's metrics, and ``prior_local_dropped`` and the like: whether the guard has left the
-    prior out, NaN for a batch too small to be checked. Clients without a prior have NaN.
+    ``prior_`` and ``mixed_`` also have the run's metrics, and ``prior_local_dropped`` and the like: whether the guard
+    has left the prior out, NaN for a batch too small to be checked. Clients without a prior have NaN.
 
-    kept: models after fine-tuning.  tuned: those with the lowest held-out loss, for ``mixed_``.  seed: of drawn samples
-    and the guard's permutations.  told: as for ``priors_of``.  briefly: only the run's metrics on own test samples.
+    kept: models after fine-tuning.  tuned: those with the lowest held-out loss.  seed: of drawn samples and the guard's
+    permutations.  told: as for ``priors_of``.  briefly: only the run's metrics on own test samples.
     """
     if not offered(observer):
         return {}
@@ -78,8 +76,8 @@ def priors_of(
     """Priors by client; none for mixtures of models, nor beyond classes.
 
     told: label counts of a model's training data. Without them, or if own samples speak against them (``bears_out``), a
-    client has no prior. None: those of the clients that hold the same model, so a client's own model stays as it is.
-    trained: of these models (``Evaluator.trained``), if they are computed already.
+    client has no prior. None: those of the clients that hold the same model.  trained: of these models
+    (``Evaluator.trained``), if they are computed already.
     """
     if not offered(observer) or any(isinstance(model, fl.Mixture) for model in models.values()):
         return {}

@@ -24,8 +24,7 @@ class FoundedRun:
 
     system: with attackers.  dealt: inputs at the start.  inputs: of now, after a drift.  shown: evaluated clients.
     seen: the federation as their observer sees it.  owns: what each party alone is told.  starts: (k, d) float32.
-    emulated: its keys are.  inputs_digest: of data, own model and own loss, the same for every seed and system.
-    fingerprint: of data, partition, traces, initial weights and own code.
+    emulated: its keys are.  inputs_digest: the same for every seed and system.
     """
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:

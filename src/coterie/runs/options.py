@@ -125,7 +125,9 @@ class RunConfig:
     accelerator: Annotated[Literal["cpu", "cuda", "auto"], Option(HOW)] = "auto"
     workers: Annotated[str | None, Option(HOW, metavar="WORKERS")] = None
     data_dir: Annotated[str | None, Option(HOW, metavar="PATH")] = None
-    fine_tune: Annotated[Literal["no", "held_out", "own_epochs"], Option(HOW, flags="--fine-tune/--no-fine-tune")] = "no"
+    fine_tune: Annotated[Literal["no", "held_out", "own_epochs"], Option(HOW, flags="--fine-tune/--no-fine-tune")] = (
+        "no"
+    )
     early_stop: Annotated[int | None, Meta(ge=1), Option(HOW, metavar="EVALUATIONS")] = None
     eval_every: Annotated[int, Meta(ge=1), Option(KEEP)] = 1
     evaluate: Annotated[Literal["sample", "all"], Option(KEEP)] = "sample"

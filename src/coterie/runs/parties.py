@@ -23,11 +23,13 @@ AWAKE_BYTES = 1 << 30
 class Parties(Mapping[str, fl.Party]):
     """All parties by name, made when first asked for, and the same objects until the next ``rest``.
 
-    make: makes one in its first state.  awake_bytes: that parties may hold after ``rest``.  pinned: always the same,
-    and may change at any time.  changed: asked for or replaced since it was cleared.
+    make: makes one in its first state.  awake_bytes: that parties may hold after ``rest``.  pinned: always the same.
+    changed: asked for or replaced since it was cleared.
     """
 
-    def __init__(self, names: Sequence[str], make: Callable[[str], fl.Party], *, awake_bytes: int = AWAKE_BYTES) -> None:
+    def __init__(
+        self, names: Sequence[str], make: Callable[[str], fl.Party], *, awake_bytes: int = AWAKE_BYTES
+    ) -> None:
         self.everybody = names
         self.names = names if isinstance(names, fl.Names) else dict.fromkeys(names)
         self._make, self._awake_bytes = make, awake_bytes
@@ -193,8 +195,8 @@ def simulate(
 ) -> tuple[fl.Federation, fl.LazyMapping[fl.Own]]:
     """The federation, and what each party alone knows. Raises UserError for impossible settings.
 
-    starts: (k, d) float32.  samples, epochs: by client; samples also of a hub with public ones, or a function of a
-    party's name.  founded: roster and identities of a resumed federation.
+    starts: (k, d) float32.  samples, epochs: by client; samples also of a hub with public ones.  founded: roster and
+    identities of a resumed federation.
     """
     roles = system.roles(config, clients, mode)
     roster, identities = _founded(roles, randomness) if founded is None else founded

@@ -88,10 +88,8 @@ def values_of(config: Any) -> dict[str, Any]:
 
 
 def described(config: type) -> dict[str, str]:
-    """What each field of a settings dataclass does, in plain text, or "", by the docstrings of the class and its bases.
-
-    A field begins a line, or follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` One without a
-    text refers to one whose text names it.
+    """What each field of a settings dataclass does, in plain text, or "", by ``documented``. One without a text refers
+    to one whose text names it.
     """
     texts, found = documented(config), {}
     for name, options in field_types(config).items():
@@ -104,7 +102,9 @@ def described(config: type) -> dict[str, str]:
 
 
 def documented(config: type) -> dict[str, str]:
-    """The entries ``name: text`` in the docstrings of a class and its bases."""
+    """The entries ``name: text`` of a class's docstring and its bases', which begin a line, or follow two spaces: ``lr:
+    learning rate.  momentum, weight_decay: of SGD.``
+    """
     texts: dict[str, str] = {}
     for kind in config.__mro__:
         for name, text in _entries(kind.__doc__ or ""):

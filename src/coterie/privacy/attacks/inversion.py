@@ -1,8 +1,7 @@
 """Training samples from the gradient of a dense first layer, in an update in the clear.
 
-Row k of the weights' gradient is sum_i delta_ik x_i, entry k of the bias's sum_i delta_ik, for samples x_i. Their
-quotient is a sample if only one moves neuron k (Phong et al., TIFS 2018, section III-B; Geiping et al., NeurIPS 2020,
-proposition 3.1).
+Row k of the weights' gradient over entry k of the bias's is a sample if only one moves neuron k (Phong et al., TIFS
+2018; Geiping et al., NeurIPS 2020).
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ def recovery(
 ) -> AttackResult:
     """How well the best guess of each client fits one of its training samples; mean over the clients.
 
-    guesses, own: by client, (k, f) and (n, f).  alike: by client, two or more draws of n other samples of the same
-    classes; chance is the best guess's fit to one of those.  shares: by client, the share of all such samples in a
-    draw, which widens the spread.
+    guesses, own: by client, (k, f) and (n, f).  alike: two or more draws of n other samples of the same classes, whose
+    best fit is chance.  shares: of all such samples in a draw, which widens the spread.
     """
     found = [best_correlation(guess, samples) for guess, samples in zip(guesses, own, strict=True)]
     drawn = [[best_correlation(guess, some) for some in draws] for guess, draws in zip(guesses, alike, strict=True)]

@@ -1,7 +1,7 @@
 """The active attack on a joint key: one client reads it off what is opened, in a recorded run that is repeated.
 
-The client, which encrypts under the key, sends Enc(m) + (0, K) once (``attacks/key_in_sum.py``), which opens to m + K s
-for the joint secret s, also with flooding. Under joint pads (``crypto.threshold_pads``) it opens to m + K.
+It sends Enc(m) + (0, K) once (``key_in_sum.py``), which opens to m + K s for the joint secret s. Under joint pads it
+opens to m + K.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Clients' labels from models, clusters and selections.
 
-From models, also blinded and shuffled (`label_shares`): the gradient of a softmax's bias is each class's (predicted -
-true) share. From clusters (`similar_pairs`): members have similar labels. From numbers of selections
-(`rank_correlation`): they follow data size, loss or variety.
+The gradient of a softmax's bias is each class's (predicted - true) share (`label_shares`).
 """
 
 from __future__ import annotations
@@ -69,9 +67,8 @@ def share_correlation(
 def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:
     """Whether the label counts (n, classes) are among some numbers (n, m) of each client.
 
-    A class is read off the number that correlates most with it; the mean over the classes that differ between clients,
-    for counts, shares, counts at length 1 or logarithms, whichever correlates most. Chance: the rows in 100 random
-    orders. Raises UserError if there is nothing to compare, or for too few clients.
+    A class is read off the number that correlates most with it, with counts, shares, counts at length 1 or logarithms.
+    Chance: the rows in 100 random orders. Raises UserError if there is nothing to compare, or for too few clients.
     """
     numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
     shares = shares_of(counts)
@@ -86,7 +83,9 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackRe
 
     found = _beside_luck("correlation of numbers with label counts", len(columns), score, draws=100)
     if 2 * found.chance_sd >= found.room:
-        raise fl.UserError(f"it compares clients, and {found.n} are too few here: label counts themselves could be luck")
+        raise fl.UserError(
+            f"it compares clients, and {found.n} are too few here: label counts themselves could be luck"
+        )
     return found
 
 

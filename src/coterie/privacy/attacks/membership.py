@@ -17,10 +17,9 @@ def membership_auc(
 ) -> AttackResult:
     """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
 
-    trained, others: by client, its model's losses (m,) on training samples and (n,) on others. An area's variance by
-    chance is (m + n + 1) / (12 m n) (Mann and Whitney); the part 1 / (12 n) is not divided by the clients, which may
-    share the others.  same_pool: those are drawn as the training samples are; else chance is not known. Raises
-    UserError if losses are empty or NaN.
+    trained, others: by client, its model's losses (m,) on training samples and (n,) on others, which clients may share,
+    so that their part of the variance is not divided by the clients.  same_pool: those are drawn as the training
+    samples are; else chance is not known. Raises UserError for losses that are empty or NaN.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -48,9 +47,8 @@ def membership_auc(
 def beyond_references(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.float64]:
     """(n,) how far each sample's confidence is below that of models not trained on it; a member's is above.
 
-    The offline likelihood ratio of Carlini et al., IEEE S&P 2022, for confidences log(p / (1 - p)), with one variance
-    for all samples.  losses: (n,) cross entropies under the model.  references: (m, n) under the others. Raises
-    UserError without these.
+    The offline likelihood ratio of Carlini et al., IEEE S&P 2022, with one variance.  losses: (n,) cross entropies
+    under the model.  references: (m, n) under the others. Raises UserError without these.
     """
     if not len(references):
         raise fl.UserError("there is no model that was not trained on these samples to compare with")

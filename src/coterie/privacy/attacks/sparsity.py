@@ -1,7 +1,6 @@
 """Clients' labels from sparsity vectors ("FedEPC", section 3.2, says that they reveal nothing precise).
 
-A vector mixes the classes' mean vectors by the client's label shares. Its receiver takes the means from labelled
-samples of its own, and solves for the shares.
+A vector mixes the classes' means by the client's label shares; its receiver has means of samples of its own.
 """
 
 from __future__ import annotations

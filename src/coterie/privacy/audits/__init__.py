@@ -34,8 +34,8 @@ Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
 class AuditSamples:
     """A client's samples, to score attacks; no attacker has them.  x, y: (m, ...) some that it was trained on.
 
-    other_x, other_y: (n, ...) of the same kind that no client was trained on.  same_pool: it held these out of its
-    training samples; test samples may be harder or easier.
+    other_x, other_y: (n, ...) that no client was trained on.  same_pool: it held these out; test samples may be harder
+    or easier.
     """
 
     x: Tensor
@@ -49,12 +49,11 @@ class AuditSamples:
 class Recorded:
     """A recorded run, from memory or a folder (``runs/recorded.py``).
 
-    options: of the run, resolved.  settings: of its system.  label_counts: (clients, classes) training samples.
-    initial: (d,) the public initial weights.  federation: the parties as built.  views: of every party.  again(meddle):
-    the same run once more, changed.  stopped: the round in which recording ended early, which the views lack, or None.
-    lines: of ``metrics.jsonl``.  groups: (clients,) the data's own, if any.  samples: of a client, by name, or the
-    hub's public ones.  drifted: the round before which clients exchanged data, or None; views and lines then end
-    earlier.
+    label_counts: (clients, classes) training samples.  initial: (d,) the public initial weights.  federation: the
+    parties as built.  again(meddle): the same run once more, changed.  stopped: the round in which recording ended
+    early, which the views lack, or None.  lines: of ``metrics.jsonl``.  groups: (clients,) the data's own, if any.
+    samples: of a client, by name, or the hub's public ones.  drifted: the round before which clients exchanged data, or
+    None; views and lines then end earlier.
     """
 
     system: fl.System
@@ -92,8 +91,8 @@ class Recorded:
 class Measured(NamedTuple):
     """The result of one attack in one round.  who: a role, or colluding parties.  what: they find out.
 
-    result: None where the attack does not apply, and ``why``.  expected: the closed form, if any.  knowing: public
-    knowledge beside its view.  topic: if not the attack's.  round: of success, for an attack that waits.
+    result: None where the attack does not apply, and ``why``.  expected: the closed form, if any.  knowing: beside its
+    view.  topic: if not the attack's.  round: of success, for an attack that waits.
     """
 
     who: str
@@ -277,8 +276,8 @@ def applied(
 class Audit:
     """passive: every attack on one recorded run; no findings where nobody receives enough.
 
-    active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person; a built-in audit has those of its file.  noise: rows
-    that test claims of noise, for ``result.json``.
+    active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person; a built-in
+    audit has those of its file.  noise: rows that test claims of noise, for ``result.json``.
     """
 
     passive: Callable[[Recorded], list[Finding]]

@@ -80,9 +80,8 @@ def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
 class ServiceRound:
     """One round: what the service sees, and the truth, by both servers' views and a secret key.
 
-    rows: (n, m) of ``csp_rows``.  alone: (n, d) the service's guess: the rows, or of sketches the shortest models under
-    a guessed seed.  weights: (n, d) a participant's.  who: (n,) the client behind every row.  models: (n, d) as
-    trained.  phi: of ``hub_membership``.
+    rows: (n, m) of ``csp_rows``.  alone: (n, d) the service's guess.  weights: (n, d) a participant's.  who: (n,) the
+    client behind every row.  models: (n, d) as trained.  phi: of ``hub_membership``.
     """
 
     number: int
@@ -126,7 +125,7 @@ def _opened(uploads: Mapping[str, Upload], key: Any) -> tuple[dict[str, Rows], d
 def participants_help(protection: str, size: int) -> Unprotect:
     """What a participant, who has the common seed, makes of the service's rows.  size: d of the model.
 
-    It undoes a rotation; of a sketch it gives the shortest models. With a guessed seed the service tries it alone.
+    It undoes a rotation; of a sketch it gives the shortest models.
     """
 
     @lru_cache(maxsize=4)

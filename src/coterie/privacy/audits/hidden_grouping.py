@@ -53,10 +53,8 @@ def grouping_steps(run: Recorded) -> Iterator[Measured]:
 def planted_row(run: Recorded) -> Iterator[Measured]:
     """Plants a row that is grouped with all who have a label, and no one else.
 
-    The first client's row asks for the label that most nearly half of the clients have, by the sums.
-
-    By steps the helper sees which positions gain by it, so it reads all bits, without names. It does not apply where
-    all clients have all labels. Raises UserError with one group of all, which needs no rows.
+    The first client asks for the label that most nearly half of the clients have, by the sums. The helper reads all
+    bits, without names. Raises UserError with one group of all.
     """
     if run.settings.clusters == 1:
         raise fl.UserError("with clusters=1 no rows are compared, so none can be planted")

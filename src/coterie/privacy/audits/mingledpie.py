@@ -180,9 +180,7 @@ def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
 def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Finds a client's true cluster as the one that is in all sets that it drew.
 
-    Intersection of the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
-
-    One result for each keys but the first, of their last round. The closed form holds if all have stayed.
+    Under 2, 3, ... keys, as if clients stayed in their clusters. The closed form holds if all have.
     """
     last = _last_by_keys(rounds)
     for count in range(2, len(last) + 1):
@@ -203,9 +201,7 @@ def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
 def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Finds a client's true cluster from the sets of the other clusters that it has been in.
 
-    What several sets under the same keys reveal of a client's current cluster, beyond the last alone.
-
-    Over clients with more than one, at the end of each keys. The closed form holds for two.
+    Beyond the last set alone, of clients with several under the same keys. The closed form holds for two.
     """
     for now in _last_by_keys(rounds):
         shown: dict[int, dict[bytes, Sets]] = {}

@@ -72,7 +72,7 @@ def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured
 def by_scalars(run: Recorded) -> Iterator[Measured]:
     """Guesses a cluster's variety of labels and size from what detection opens.
 
-    Two or three numbers name no class, but can reveal variety, samples, and which leaders' data are similar.
+    Two or three numbers can also reveal which leaders' data are similar.
     """
     for line in run.lines:
         note = line["notes"]
@@ -187,8 +187,7 @@ def lowered(run: Recorded, uploads: Sequence[ofl_views.Heard]) -> AttackResult:
 def by_coalition(run: Recorded) -> Iterator[Measured]:
     """Subtracts its own models from the mean, and has the last leader's.
 
-    The last leader's model follows by subtraction, but for one without weight, so this is stated and no cipher
-    attacked. ``subtracting`` measures it.
+    It follows unless its model has no weight, so this is stated and no cipher attacked.
     """
     for line in run.lines:
         note = line["notes"]

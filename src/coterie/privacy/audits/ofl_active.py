@@ -107,10 +107,8 @@ def boasted(status: Status, step_s: float) -> Status:
 def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measured]:
     """Sends its change of the model ten times as long.
 
-    The client that led most often sends its change this many times as long.
-
-    Two findings each: its model's weight relative to its honest ones', and the effect on accuracy; chance is the honest
-    run's, with its spread over the later half.
+    By the client that led most often: its model's weight relative to its honest ones', and the effect on accuracy,
+    whose chance is the honest run's, with its spread over the later half.
     """
     client = most_often(run)
     for length in lengths:
@@ -183,8 +181,7 @@ def observed(run: Recorded) -> tuple[Own, Recorded]:
 def subtracting(honest: Recorded) -> Iterator[Measured]:
     """Repeats the run, and reads label shares off the leaders' models.
 
-    What all others with the server find of the leader with the largest weight, beside its memory, and of its
-    clients' label shares.
+    Of the leader with the largest weight.
     """
     own, run = observed(honest)
     places, models, before = eligible(run.spec), global_models(run), run.initial

@@ -249,9 +249,8 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> tuple[Recorded, Ke
 def by_theft(client: str, run: Recorded, thief: KeyThief) -> Iterator[Measured]:
     """Reads the helper's secret key off the model that it is handed (fails in mode hardened).
 
-    How much of the last reading is correct; if all, also the error of others' updates opened with it.
-
-    Chance guesses zero. In mode ``hardened`` the client forges what its padded upload has room for.
+    How much of the last reading is correct; if all, also the error of others' updates opened with it. Chance guesses
+    zero.
     """
     truth = whole_key(run.views)
     if thief.guess is None:
