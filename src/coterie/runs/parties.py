@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.crypto.roster import DerivedRoster, check_roster, derived, simulated
 from coterie.protocol import state
+from coterie.protocol.setup_info import Common, Own
 
 AWAKE_BYTES = 1 << 30
 """Of parties that stay awake, by default."""
@@ -192,7 +193,7 @@ def simulate(
     founded: tuple[fl.Roster, Mapping[str, fl.Identity]] | None = None,
     *,
     awake_bytes: int = AWAKE_BYTES,
-) -> tuple[fl.Federation, fl.LazyMapping[fl.Own]]:
+) -> tuple[fl.Federation, fl.LazyMapping[Own]]:
     """The federation, and what each party alone knows. Raises UserError for impossible settings.
 
     starts: (k, d) float32.  samples, epochs: by client; samples also of a hub with public ones.  founded: roster and
@@ -206,10 +207,10 @@ def simulate(
         raise fl.UserError("the roster is of another federation: go on with the settings that it was made with")
     hub = roster.hub
     size = samples if callable(samples) else lambda name: samples.get(name, 0)
-    common = fl.Common(roster, clients, spec, starts, mode, randomness.emulated, size(hub))
+    common = Common(roster, clients, spec, starts, mode, randomness.emulated, size(hub))
 
-    def own(name: str) -> fl.Own:
-        return fl.Own(name, randomness, identities[name], size(name), epochs.get(name, 1))
+    def own(name: str) -> Own:
+        return Own(name, randomness, identities[name], size(name), epochs.get(name, 1))
 
     everybody = roles.names if isinstance(roles, fl.LazyMapping) else tuple(roles)
     owns = fl.LazyMapping(everybody, own)
