@@ -132,7 +132,7 @@ def compare(
     if audit:
         wanted["record"] = True
     how: dict[str, Any] = {"budget_from": budget, "each_own": each_own, "local": local}
-    choice = choosing.choice(tried, methods, wanted, texts, **how)
+    choice = choosing.HeldOutChoice(tried, methods, wanted, texts, **how)
     planned = choice.first
     if audit:
         from coterie.runs import audited  # loads all attacks

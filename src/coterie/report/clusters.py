@@ -158,6 +158,11 @@ class Selected:
         x = self.times.astype(float)
         return float(x.sum() ** 2 / (len(x) * (x @ x))) if x.any() else None
 
+    @property
+    def never(self) -> list[int]:
+        found: list[int] = np.flatnonzero(self.times == 0).tolist()
+        return found
+
 
 def selected(run: Run) -> Selected | None:
     """None where no round noted a selection, or all asked everybody."""
@@ -173,19 +178,7 @@ def selected(run: Run) -> Selected | None:
     return None if chosen.all() else Selected(tuple(r for r, _ in noted), chosen)
 
 
-def selection_view(run: Run, found: Selected) -> dict[str, Any]:
-    times = found.times
-    never = np.flatnonzero(times == 0)
-    return {
-        "rounds": len(found.rounds),
-        "fairness": found.fairness,
-        "never": never.tolist(),
-        "most": int(times.max()),
-        "clusters": _choices(run),
-    }
-
-
-def _choices(run: Run) -> list[dict[str, Any]]:
+def choices(run: Run) -> list[dict[str, Any]]:
     of: dict[str, list[ChoiceRecord]] = {}
     for line in run.rounds:
         for number, choice in line.notes.choices.items():
