@@ -72,7 +72,6 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
             if (audit := tables.audit_table([run.result.audit for run in one.runs]))
         ],
         "repeated": any(len(found.runs) > 1 for found in groups),
-        "interval_note": score_table.interval_note(max(len(found.runs) for found in groups)),
         "tuned": any(run.points(field)[0] for run in runs for field in fields if field.startswith("fine")),
         "leading": measure,
         "scores": compared_plots.compared_scores(groups),
