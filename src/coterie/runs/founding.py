@@ -13,7 +13,7 @@ from coterie.runs.inputs import inputs_of
 from coterie.runs.own_code import own_code
 from coterie.runs.parties import Parties, simulate
 from coterie.runs.starts import start_weights
-from coterie.runs.surroundings import epochs_of, surroundings_of
+from coterie.runs.surroundings import Surroundings, epochs_of
 
 Founded = tuple[fl.Roster, Mapping[str, fl.Identity]]
 """Of a run that goes on: roster and identities."""
@@ -38,7 +38,7 @@ class FoundedRun:
         self.config = config = replace(config, clients=inputs.split.clients)
         names, model = inputs.data.clients, inputs.model
         self.shown = shown_of(config, names)
-        self.around = surroundings_of(config, names, inputs.split.names)
+        self.around = Surroundings(config, names, inputs.split.names)
         self.attackers = Attackers.of(config, names)
         self.system = system = self.attackers.among(system)
         self.settings = settings
