@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,10 @@ def test_entropy_and_rank_correlation() -> None:
 # -- what audits share -------------------------------------------------------------------------------------------------
 
 
+def recorded(label_counts: Array, groups: Array | None) -> Any:
+    return SimpleNamespace(label_counts=label_counts, groups=groups)
+
+
 def test_an_audit_names_each_party_and_what_it_finds() -> None:
     counts, means, vectors = planted(12, 5)
     estimate, prior = sparsity.shares_by_nnls(vectors, means), counts.sum(axis=0)
@@ -175,7 +180,7 @@ def test_an_audit_names_each_party_and_what_it_finds() -> None:
     found = [
         *measures.by_shares("server", estimate, prior, counts),
         *measures.by_shares("helper with the clusters", estimate, prior, counts, clusters),
-        *measures.memberships("server", counts.argmax(axis=1), list(range(12)), counts, clusters),
+        *measures.memberships(recorded(counts, clusters), "server", counts.argmax(axis=1), list(range(12))),
         measures.by_variety("server", "noise floors", np.ones(12), counts),
     ]
     by_name = {f"{one.who}: {one.what}": one for one in found}
@@ -190,7 +195,7 @@ def test_an_audit_names_each_party_and_what_it_finds() -> None:
 
 def test_an_audit_of_what_cannot_be_attacked_says_why() -> None:
     counts, _, _ = planted(4, 0)
-    (few,) = measures.memberships("server", np.zeros(2), [0, 1], counts, None)
+    (few,) = measures.memberships(recorded(counts, None), "server", np.zeros(2), [0, 1])
     assert few.result is None
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.privacy.attacks import labels, sparsity
-from coterie.privacy.audits import Measured, tried
+from coterie.privacy.audits import Measured, Recorded, tried
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -45,42 +45,33 @@ def by_estimate(who: str, guess: Doubles, label_counts: Array) -> Iterator[Measu
         yield tried(who, "top label", lambda: labels.top_label_hit_rate(guess, label_counts), topic="labels")
 
 
-def alike(
-    who: str, by: str, pairs: Array, clients: Any, label_counts: Array, groups: Array | None
-) -> Iterator[Measured]:
-    """Which pairs of these clients (n,) are similar, by (n, n) numbers that grow with similarity. label_counts, groups:
-    of all clients.
-    """
-    similar = f"which pairs have similar labels, by {by}"
-    yield tried(
-        who, similar, lambda: labels.pair_correlation(pairs, check_classes(label_counts[clients])), topic="groups"
-    )
-    if groups is not None and labels.telling(groups[clients]):
+def alike(run: Recorded, who: str, by: str, pairs: Array, clients: Any) -> Iterator[Measured]:
+    """Which pairs of these clients (n,) are similar, by (n, n) numbers that grow with similarity."""
+    counts, similar = run.label_counts[clients], f"which pairs have similar labels, by {by}"
+    yield tried(who, similar, lambda: labels.pair_correlation(pairs, check_classes(counts)), topic="groups")
+    groups = None if run.groups is None else run.groups[clients]
+    if groups is not None and labels.telling(groups):
         same = f"which pairs are of one group, by {by}"
-        yield Measured(who, same, labels.pair_auc(pairs, groups[clients]), topic="groups")
+        yield Measured(who, same, labels.pair_auc(pairs, groups), topic="groups")
 
 
-def by_memberships(
-    who: str, by: str, phi: Array, clients: Any, label_counts: Array, groups: Array | None
-) -> Iterator[Measured]:
+def by_memberships(run: Recorded, who: str, by: str, phi: Array, clients: Any) -> Iterator[Measured]:
     """``alike``, by clusters phi (n, c) bool; and which pairs share a top label."""
     pairs = labels.similar_pairs(phi)
-    yield from alike(who, by, pairs, clients, label_counts, groups)
-    top = label_counts[clients].argmax(axis=1)
+    yield from alike(run, who, by, pairs, clients)
+    top = run.label_counts[clients].argmax(axis=1)
     if labels.telling(top):
         yield Measured(who, f"which pairs have one top label, by {by}", labels.pair_auc(pairs, top), topic="groups")
 
 
-def memberships(
-    who: str, clusters: Array, clients: Any, label_counts: Array, groups: Array | None
-) -> Iterator[Measured]:
+def memberships(run: Recorded, who: str, clusters: Array, clients: Any) -> Iterator[Measured]:
     """``by_memberships``, for one cluster each (n,)."""
     if len(clients) < 3:
         what = "which pairs have similar labels, by cluster"
         yield Measured(who, what, None, why="there are fewer than 3 clients", topic="groups")
         return
     phi = np.asarray(clusters)[:, None] == np.unique(clusters)
-    yield from by_memberships(who, "cluster", phi, clients, label_counts, groups)
+    yield from by_memberships(run, who, "cluster", phi, clients)
 
 
 def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measured:

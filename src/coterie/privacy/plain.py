@@ -210,8 +210,7 @@ def _row_lengths(run: Recorded, updates: Updates) -> Iterator[Measured]:
 def _alike(run: Recorded, updates: Updates) -> Iterator[Measured]:
     """Tells which clients have similar data."""
     _check_clients(updates, 3)
-    distances = -pairwise_distances(updates.steps)
-    yield from alike(updates.role, "updates", distances, updates.clients, run.label_counts, run.groups)
+    yield from alike(run, updates.role, "updates", -pairwise_distances(updates.steps), updates.clients)
 
 
 def losses(run: Recorded, weights: Floats, client: int) -> tuple[Floats, Floats]:

@@ -70,7 +70,7 @@ def _numbers(words: Sequence[bytes], kind: str) -> Floats:
 
 def _alike(run: Recorded, who: str, by: str, names: Sequence[str], numbers: Floats) -> Iterator[Measured]:
     units = unit_rows(numbers)
-    yield from alike(who, by, units @ units.T, np.array(run.numbers(names)), run.label_counts, run.groups)
+    yield from alike(run, who, by, units @ units.T, run.numbers(names))
 
 
 def passive(run: Recorded) -> list[Finding]:

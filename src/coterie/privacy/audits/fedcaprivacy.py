@@ -189,11 +189,7 @@ def label_shares(run: Recorded, rounds: Sequence[ServiceRound]) -> Iterator[Meas
 def similar_rows(run: Recorded, rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
     """Tells which participants have similar data from the distances that it clusters by."""
     for one in rounds:
-        yield from _by_distances(run, one.rows, one.who)
-
-
-def _by_distances(run: Recorded, rows: Rows, who: NDArray[np.int64]) -> Iterator[Measured]:
-    yield from alike("csp", "distances", -pairwise_distances(rows), who, run.label_counts, run.groups)
+        yield from alike(run, "csp", "distances", -pairwise_distances(one.rows), one.who)
 
 
 @attack("similar-pairs", SERVER, "groups")
@@ -205,7 +201,7 @@ def similar_pairs(run: Recorded, memberships: Sequence[NDArray[np.bool_]]) -> It
     for phi in memberships:
         got = np.flatnonzero(phi.any(axis=1))
         if len(got) >= 3:
-            yield from by_memberships(SERVER, "phi", phi[got], got, run.label_counts, run.groups)
+            yield from by_memberships(run, SERVER, "phi", phi[got], got)
 
 
 @attack("models-from-start", f"{_CSP} knowing the initial model", "models")
@@ -254,7 +250,7 @@ def signatures(run: Recorded) -> Iterator[Measured]:
         return
     _, rows = csp_rows(csp, key, 0)
     who = np.array(run.numbers(order(rows, sent)))
-    yield from _by_distances(run, rows, who)
+    yield from alike(run, "csp", "distances", -pairwise_distances(rows), who)
     counts = run.label_counts
     for attacker, secret in (("csp", GUESSED_SEED), (HELPED, round_seed(seed, 0))):
         norms = block_norms(rows, counts.shape[1], secret)

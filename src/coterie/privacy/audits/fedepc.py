@@ -166,7 +166,7 @@ def similar_pairs(run: Recorded) -> Iterator[Measured]:
     """Tells which devices have similar data from the clusters that they share."""
     member = DeviceRows.of(run, clusters(run))
     if len(member.clients):
-        yield from measures.memberships("server", member.rows, member.clients, run.label_counts, run.groups)
+        yield from measures.memberships(run, "server", member.rows, member.clients)
 
 
 @attack("selections", "server", "other")

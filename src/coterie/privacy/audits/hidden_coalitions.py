@@ -125,7 +125,7 @@ def both_servers(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
         result = AttackResult("updates read (share)", float(read.mean()), 0.0, 1.0, len(who))
         yield Measured(TOGETHER, "updates, by adding shares", result, topic="models")
         yield from profiles(TOGETHER, one.updates.astype(np.float64), run.label_counts[who], run.spec)
-        yield from memberships(TOGETHER, one.groups, who, run.label_counts, run.groups)
+        yield from memberships(run, TOGETHER, one.groups, who)
 
 
 @attack("opened-counts", COUNTED, "groups")

@@ -51,8 +51,7 @@ def by_reports(run: Recorded) -> Iterator[Measured]:
     for of_round in ofl_views.reports(run).values():
         yield from _by_reports(run, of_round)
     for found in ofl_views.clusters(run).values():
-        members = run.numbers(found)
-        yield from memberships(HUB, np.array([*found.values()]), members, run.label_counts, run.groups)
+        yield from memberships(run, HUB, np.array([*found.values()]), run.numbers(found))
 
 
 def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured]:
@@ -65,7 +64,7 @@ def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured
     rows = np.stack([report.update for report in of_round.values()])[summed].astype(np.float64)
     who = [reporting[i] for i in summed]
     if len(who) > 2:
-        yield from alike(HUB, "summaries of uploads", rows @ rows.T, who, run.label_counts, run.groups)
+        yield from alike(run, HUB, "summaries of uploads", rows @ rows.T, who)
 
 
 @attack("leader-scalars", HUB, "other")
