@@ -42,12 +42,11 @@ def run(
     by: the column that names the client of every sample, for ``partition="by:COLUMN"``.
     model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose weights the seed
         draws again.
-    task: ``classes``, ``multilabel`` or ``regression``, for own data.  metrics: names such as ``["auroc", "f1"]``,
-        or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
-        ``"balanced"`` or a number for each class (docs/tasks.md).
+    metrics: names such as ``["auroc", "f1"]``, or functions of labels and scores.  loss: a name, or a function of
+        outputs and labels (docs/tasks.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list systems SYSTEM``).  settings: the latter, where a name is both.
-    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, or a list: tools that are told every round's numbers.
+    log: a name, or a list of them.
     progress: show a bar (on a terminal, in a notebook) or a line a round on stderr.
     on_round: called with each round's line.  resume: go on in the folder ``out``.
 

@@ -171,10 +171,7 @@ _BY = "party that receives plain updates"
 
 @attack("plain-models", _BY, "models")
 def _models_and_names(run: Recorded, updates: Updates) -> Iterator[Measured]:
-    """Reads single clients' models under their names.
-
-    These need no attack: models and names are in the updates.
-    """
+    """Reads single clients' models under their names."""
     role, n = updates.role, len(updates.clients)
     yield Measured(role, "models, as they are sent", AttackResult("models read (share)", 1.0, 0.0, 1.0, n))
     if n > 1:
@@ -245,10 +242,7 @@ def _members(run: Recorded, updates: Updates) -> Iterator[Measured]:
 
 @attack("membership-likelihood", _BY, "samples")
 def _likely_members(run: Recorded, updates: Updates) -> Iterator[Measured]:
-    """Tells the same by the losses under models of other clients, too.
-
-    Other clients' models of the round stand for models without a client's samples.
-    """
+    """Tells the same by the losses under models of other clients, too."""
     if not updates.slow:
         return
     _check_clients(updates, 3)

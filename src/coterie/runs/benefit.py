@@ -1,6 +1,5 @@
-"""Whether training together helps a client, by its own test samples.
-
-``predictions.npz`` (private) has every client's final predictions of them, which a paired bootstrap compares.
+"""Whether training together helps a client, by a paired bootstrap of its own predictions (``predictions.npz``,
+private).
 """
 
 from __future__ import annotations

@@ -30,10 +30,7 @@ SHARE = 32.0
 
 
 class JointThief(KeyThief):
-    """A client that forges one update and reads the next model.
-
-    group: the key's holders, once it is made.  guess: (N,) its reading, or None.
-    """
+    """A client that forges one update and reads the next model."""
 
     def __init__(self, spec: fl.ModelSpec, party: Any, name: str, share: float = SHARE) -> None:
         super().__init__(spec, share)

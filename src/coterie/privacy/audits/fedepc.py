@@ -198,10 +198,7 @@ def passive(run: Recorded) -> list[Finding]:
 
 @attack("boast", "one client, deviating", "other")
 def boasting(run: Recorded) -> Iterator[Measured]:
-    """Says that it is fast, to be selected more often.
-
-    The least selected device of the largest cluster claims ``BOAST`` times its speed.
-    """
+    """Says that it is fast, to be selected more often."""
     name = max(largest(run), key=lambda one: -selected(run)[one])
 
     def faster(message: fl.Message, effect: fl.Local, result: Any) -> Any:
@@ -216,10 +213,7 @@ def boasting(run: Recorded) -> Iterator[Measured]:
 
 @attack("spoil", "one client, deviating", "other")
 def spoiling(run: Recorded) -> Iterator[Measured]:
-    """Sends a model against its training, to raise its cluster's loss.
-
-    The most selected device of the largest cluster sends its step backwards, enlarged.
-    """
+    """Sends a model against its training, to raise its cluster's loss."""
     name = max(largest(run), key=lambda one: selected(run)[one])
 
     def backwards(message: fl.Message, effect: fl.Fit, fitted: fl.Fitted) -> fl.Fitted:

@@ -130,10 +130,7 @@ def both_servers(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
 
 @attack("opened-counts", COUNTED, "groups")
 def opened_counts(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
-    """Regresses counts of groups on names of participants: a control.
-
-    The counts are the observer's: they are never opened.
-    """
+    """Regresses counts of groups on names of participants: a control."""
     groups = _groups(run, rounds)
     counts = np.stack([np.bincount(one.groups, minlength=len(one.sums)) for one in rounds]).astype(np.float64)
     there = (_weights(run, rounds) > 0).astype(np.float64)
@@ -148,10 +145,7 @@ def opened_counts(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
 
 @attack("differencing", MEMBER, "models")
 def differencing(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
-    """Takes its sums' difference for the update of a member who is away in one.
-
-    With the sums as they are, and with exact ones.
-    """
+    """Takes its sums' difference for the update of a member who is away in one."""
     alone = [one for pair in pairwise(rounds) for one in _away(*pair)]
     what = "update of one of its group who was away"
     for who, exact in ((MEMBER, False), (NO_NOISE, True)):
@@ -192,10 +186,7 @@ def _difference(first: Added, second: Added, group: int, name: str, *, exact: bo
 
 @attack("sums-by-names", WITH_MEMBER, "groups")
 def sums_by_names(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
-    """Regresses a group's sums on names: who is in it, and mean updates.
-
-    For each group. By assumption this succeeds in time.
-    """
+    """Regresses a group's sums on names: who is in it, and mean updates."""
     groups, weights = _groups(run, rounds), _weights(run, rounds)
     seen = groups >= 0
     means = np.zeros((len(run.clients), run.spec.size))

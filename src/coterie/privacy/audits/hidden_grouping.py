@@ -27,10 +27,7 @@ STRENGTH = 1e4
 
 @attack("grouping-steps", HELPER, "other")
 def grouping_steps(run: Recorded) -> Iterator[Measured]:
-    """Tells samples of unnamed clients from steps and its shares, and links them.
-
-    The hub sees the same steps, at places without names or positions.
-    """
+    """Tells samples of unnamed clients from steps and its shares, and links them."""
     groups = found_groups(run, HUB, HELPER)
     counts = run.label_counts[run.numbers(groups.names)]
     draw, smallest = np.random.default_rng(0), run.settings.min_cluster

@@ -122,10 +122,7 @@ def mingled(views: Mapping[str, View]) -> dict[int, Mingled]:
 def recorded_rounds(
     views: Mapping[str, View], clients: Sequence[str], config: MingledPieConfig, mode: str, opener: Opener
 ) -> Iterator[tuple[IdentityRound, Doubles]]:
-    """Each round with updates, and its clients' models (n, d) as their key opens them.
-
-    Raises UserError for an indicator that is not one-hot.
-    """
+    """Each round with updates, and its clients' models (n, d) as their key opens them."""
     for r, arrived in by_round(views.get(HUB, View(HUB, HUB)), Update).items():
         sent = {name: arrived[name] for name in clients if name in arrived}
         sets = np.zeros((len(sent), config.clusters), np.bool_)
@@ -151,10 +148,7 @@ def _guessed(who: str, one: IdentityRound, prior: Doubles | None, form: Expected
 
 @attack("cluster-identity", "server", "groups")
 def by_one_set(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """Guesses a client's true cluster among those that it joins, all equally likely.
-
-    Cluster-identity inference (A1), without a prior.
-    """
+    """Guesses a client's true cluster among those that it joins, all equally likely."""
     for one in rounds:
         form = None if one.law is None else identity.expected_accuracy(one.law, shares=one.sizes.astype(np.float64))
         yield _guessed("server", one, None, form)
@@ -162,10 +156,7 @@ def by_one_set(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
 
 @attack("cluster-identity-by-size", "server knowing or estimating the clusters' sizes", "groups")
 def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """Guesses the largest of the clusters that a client joins.
-
-    Where clients name no clusters the posterior is the prior.
-    """
+    """Guesses the largest of the clusters that a client joins."""
     for one in rounds:
         law, sizes = one.law, one.sizes.astype(np.float64)
         form = None if law is None else identity.expected_accuracy(law, sizes)
