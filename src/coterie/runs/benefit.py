@@ -75,7 +75,7 @@ def read(folder: Path, task: fl.TaskKind) -> dict[str, Predicted]:
     try:
         clients, sizes = found["clients"], found["sizes"]
         each = [found[key] for key in ("rows", "labels", *(f"{form}outputs" for form in forms))]
-        _check(clients, sizes, *each, task=task)
+        _check(task, clients, sizes, *each)
         ends = np.cumsum(sizes)[:-1]
         of_forms = [Targets(task).scores(array) for array in each[2:]]
         rows, labels, *scores = (np.split(array, ends) for array in (*each[:2], *of_forms))
@@ -87,15 +87,9 @@ def read(folder: Path, task: fl.TaskKind) -> dict[str, Predicted]:
         raise fl.UserError(f"{path} holds no clients' test samples ({error!r}): run again") from None
 
 
-def _check(
-    clients: NDArray[Any],
-    sizes: NDArray[Any],
-    rows: NDArray[Any],
-    labels: NDArray[Any],
-    *outputs: NDArray[Any],
-    task: fl.TaskKind,
-) -> None:
+def _check(task: fl.TaskKind, *arrays: NDArray[Any]) -> None:
     """Outputs of a diverged model are not finite."""
+    clients, sizes, rows, labels, *outputs = arrays
     if clients.ndim != 1 or clients.dtype.kind != "U" or len(set(clients.tolist())) < len(clients):
         raise ValueError("clients are no different names")
     for name, array in (("sizes", sizes), ("rows", rows)):
