@@ -60,10 +60,8 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
             run_view(run, f"run{number}") | {"label": next(found.label for found in groups if run in found.runs)}
             for number, run in enumerate(runs)
         ],
-        "differing": comparison.differing_work(runs),
         "emulated": sorted({run.result.name for run in runs if run.result.crypto == "emulated"}),
         "first": runs[0].result,
-        "table": tables.comparison_table(groups),
         "told": told,
         "gains": _gains(told, measure) if told else (),
         "audits": [
