@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
+from coterie.privacy.attacks.labels import total_variation
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.attacks.sparsity import total_variation
 from coterie.privacy.audits import Attack, Finding, Measured, Recorded, applied, attack
 from coterie.privacy.measures import check_classes
 from coterie.protocols.hidden_counts import GroupCounts

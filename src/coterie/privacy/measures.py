@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.privacy.attacks import labels, sparsity
+from coterie.privacy.attacks import labels
 from coterie.privacy.audits import Measured, Recorded, tried
 
 Array = NDArray[Any]
@@ -83,10 +83,10 @@ def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measure
 def by_shares(
     who: str, estimate: Doubles, prior: Array, label_counts: Array, clusters: Array | None = None
 ) -> Iterator[Measured]:
-    """Label shares by name, from estimates (n, classes) of ``attacks/sparsity.py``.  clusters: (n,) whose mean estimate
+    """Label shares by name, from estimates (n, classes) of ``attacks/labels.py``.  clusters: (n,) whose mean estimate
     is each client's guess.
     """
-    estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)
-    yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))
+    estimate = estimate if clusters is None else labels.by_cluster(estimate, clusters)
+    yield tried(who, "label shares", lambda: labels.total_variation(estimate, label_counts, prior))
     yield tried(who, "top label", lambda: labels.top_label_hit_rate(estimate, label_counts))
     yield tried(who, "label shares above average", lambda: labels.share_correlation(estimate, label_counts))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.privacy.attacks.hidden_groups import by_names
 from coterie.privacy.attacks.labels import label_shares_from_bias, last_bias
-from coterie.privacy.attacks.membership import membership_auc
+from coterie.privacy.attacks.samples import membership_auc
 from coterie.privacy.audits import Attack, Finding, Measured, Recorded, applied, attack
 from coterie.privacy.measures import by_estimate
 from coterie.privacy.plain import losses, models_in, same_pool

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.affinity import pairwise_distances
-from coterie.privacy.attacks.inversion import dense_inputs, recovery
 from coterie.privacy.attacks.labels import label_shares_by_rows
-from coterie.privacy.attacks.membership import beyond_references, membership_auc
 from coterie.privacy.attacks.result import AttackResult
+from coterie.privacy.attacks.samples import beyond_references, dense_inputs, membership_auc, recovery
 from coterie.privacy.audits import Attack, AuditSamples, Finding, Measured, Recorded, applied, attack
 from coterie.privacy.measures import alike, by_estimate, profiles
 from coterie.training.evaluate import judge_many

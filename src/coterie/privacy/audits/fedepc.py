@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.privacy import measures
-from coterie.privacy.attacks import sparsity
-from coterie.privacy.attacks.labels import rank_correlation
+from coterie.privacy.attacks.labels import class_means, rank_correlation, shares_by_nnls, unnamed_total_variation
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import repeated
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, tried
@@ -85,7 +84,7 @@ def auxiliary(run: Recorded) -> tuple[Doubles, NDArray[np.int64]]:
     if asked.centre is not None:
         vectors = bounded(vectors, asked.centre, asked.clip, asked.basis)
     classes = run.label_counts.shape[1]
-    return sparsity.class_means(vectors, labels, classes), np.bincount(labels, minlength=classes)
+    return class_means(vectors, labels, classes), np.bincount(labels, minlength=classes)
 
 
 def losses(run: Recorded) -> dict[str, float]:
@@ -127,13 +126,13 @@ def sparsity_shares(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     who = COLLUDING if hardened else "server"
     try:
         means, prior = auxiliary(run)
-        estimate = sparsity.shares_by_nnls(vectors, means)
+        estimate = shares_by_nnls(vectors, means)
     except fl.UserError as error:
         yield Measured(who, "label shares", None, why=str(error))
         return
     yield from measures.by_shares(f"{who}, by vectors", estimate, prior, counts)
     if hardened:
-        unnamed = partial(sparsity.unnamed_total_variation, estimate, counts, prior)
+        unnamed = partial(unnamed_total_variation, estimate, counts, prior)
         yield tried("helper", "label shares of unnamed clients", unnamed)
         of = clusters(run)
         of_said = np.array([of.get(run.clients[i], -1) for i in said.clients])

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.dp.uploads import Standard
 from coterie.privacy.attacks import labels
-from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import SPREAD, TRIALS, audit_distributed, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
+from coterie.privacy.attacks.samples import Losses, membership_auc, upload_membership, uploaded_model
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, ofl_views, tried
 from coterie.privacy.audits.ofl_active import ACTIVE, COALITION, active
 from coterie.privacy.measures import alike, check_classes, memberships
