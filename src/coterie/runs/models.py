@@ -3,11 +3,10 @@
     models/0.safetensors, models/1.safetensors, ...     each distinct model once, self-contained
     models/index.json                                   which client predicts with which, and the digest of each file
 
-Models are as before fine-tuning, in a private folder, since one may reveal its client's data.
-
-Tensors have state-dict names, in a mixture ``coterie.m.NAME`` beside ``coterie.shares`` (m,) float64. All files have
-``coterie.zero`` and ``coterie.unit``, a regression's also ``coterie.target_zero`` and ``coterie.target_unit``
-(numbers,) float64. The metadata's text ``coterie`` is ``ModelFacts`` as JSON. Equal content gives equal bytes.
+Models are as before fine-tuning, in a private folder. Tensors have state-dict names, in a mixture ``coterie.m.NAME``
+beside ``coterie.shares`` (m,) float64. All files have ``coterie.zero`` and ``coterie.unit``, a regression's also
+``coterie.target_zero`` and ``coterie.target_unit`` (numbers,) float64. The metadata's text ``coterie`` is
+``ModelFacts`` as JSON.
 """
 
 from __future__ import annotations

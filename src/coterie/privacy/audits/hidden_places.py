@@ -81,8 +81,8 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
 class PlacesFound:
     """The founding, as the helper sees it.  names: the client at each place, unknown to it.
 
-    choices: between places.  labels: (n,) the group of each.  gains: (n, n) of places, unknown to all.  most: groups
-    that there may be.  weights: (n,) the helper's shares, of which it knows the places.
+    choices: between places.  labels: (n,) the group of each.  gains: (n, n), unknown to all.  most: groups that there
+    may be.  weights: (n,) the helper's shares.
     """
 
     names: list[str]
