@@ -14,7 +14,7 @@ import coterie.method as fl
 from coterie.crypto.paillier import PublicKey, SecretKey, keygen
 from coterie.crypto.roster import signed, signing_key
 from coterie.protocols import cluster_sums
-from coterie.protocols.anonymous import SERVICE, Forget, Relayed, forget, forgotten, opened, relay
+from coterie.protocols.anonymous import SERVICE, Forget, Relayed, forget, opened, relay
 from coterie.protocols.cluster_sums import convert
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
 from coterie.protocols.masked_sums import AskForTerm, Term, Total, opened_total, summed, tell, term
@@ -53,16 +53,16 @@ class Device(fl.Party, role="device"):
 
     @fl.on(cluster_sums.ClusterModel)
     def receive(self, msg: cluster_sums.ClusterModel, src: str) -> fl.Work[cluster_sums.Received]:
-        self.state.got[msg.cluster] = yield from cluster_sums.opened_mean(self, msg, src, "helper", 1, SIZE)
+        self.state.got[msg.cluster] = yield from cluster_sums.opened_mean(self, msg, "helper", 1, SIZE)
         return cluster_sums.Received(msg.round, msg.cluster)
 
     @fl.on(AskForTerm)
     def contribute(self, msg: AskForTerm, src: str) -> fl.Work[Term]:
-        return (yield from term(self, msg, src, self.own_vector))
+        return (yield from term(self, msg, self.own_vector))
 
     @fl.on(Total)
     def total(self, msg: Total, src: str) -> fl.Work[cluster_sums.Received]:
-        total, answer = yield from opened_total(self, msg, src, "helper", 1, {7: SIZE}, self.state.totals)
+        total, answer = yield from opened_total(self, msg, "helper", 1, {7: SIZE}, self.state.totals)
         self.state.totals[msg.cluster] = total
         return answer
 
@@ -77,15 +77,15 @@ class Helper(fl.Party, role="helper"):
 
     @fl.on(Relayed)
     def open(self, msg: Relayed, src: str) -> fl.Work[None]:
-        self.state.seen[msg.position] = yield from opened(self, msg, src, SIZE, blinded=False)
+        self.state.seen[msg.position] = yield from opened(self, msg, SIZE, blinded=False)
 
     @fl.on(cluster_sums.Convert)
     def convert(self, msg: cluster_sums.Convert, src: str) -> fl.Work[cluster_sums.ClusterSum]:
-        return (yield from convert(self, msg, src, SIZE, cluster_sums.Formed()))
+        return (yield from convert(self, msg, SIZE, cluster_sums.Formed()))
 
     @fl.on(Forget)
     def forget(self, msg: Forget, src: str) -> fl.Done:
-        return forgotten(self, msg, src)
+        return fl.Done(msg.round)
 
 
 class Server(fl.Party, role="server"):

@@ -218,7 +218,6 @@ class Client(fl.Client):
     @fl.on(Enrol, enrol_cost, answers=Enrolled)
     def enrol(self, msg: Enrol, src: str) -> Enrolled:
         """Rounds 0 and 1, once a round."""
-        fl.from_hub(self, msg, src)
         r, names = msg.round, lines(msg.names)
         before, asked, _ = self.secret.signed
         if r <= self.secret.round or r < before or (r == before and msg.names != asked):
@@ -253,7 +252,6 @@ class Client(fl.Client):
     @fl.on(Collect, collect_cost, answers=Collected)
     def collect(self, msg: Collect, src: str) -> fl.Work[Collected]:
         """Round 2. Once a round."""
-        fl.from_hub(self, msg, src)
         secret, members = self.secret, lines(msg.members)
         if msg.round != secret.round or secret.members:
             raise fl.PeerError(f"asked for a vector of round {msg.round}, which it has not enrolled for, or has sent")
@@ -282,7 +280,6 @@ class Client(fl.Client):
     @fl.on(Confirm, answers=Confirmed)
     def confirm(self, msg: Confirm, src: str) -> Confirmed:
         """Round 3. One list a round."""
-        fl.from_hub(self, msg, src)
         secret, names = self.secret, lines(msg.names)
         if msg.round != secret.round or not {self.name} <= {*names} <= {*secret.members}:
             raise fl.PeerError(f"a sum of {len(names)} in round {msg.round}, which is not one of its members")
@@ -303,7 +300,6 @@ class Client(fl.Client):
     @fl.on(Unmask, unmask_cost, answers=Unmasked)
     def unmask(self, msg: Unmask, src: str) -> Unmasked:
         """Round 4, once a round."""
-        fl.from_hub(self, msg, src)
         secret, signers = self.secret, lines(msg.signers)
         if msg.round != secret.round or not secret.sum or msg.names != secret.sum:
             raise fl.PeerError(f"asked for shares of a sum of round {msg.round} that it has not confirmed")

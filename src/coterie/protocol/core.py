@@ -31,12 +31,14 @@ from coterie.protocol.errors import (
 )
 from coterie.protocol.messages import (
     ANY,
+    HUB,
     Bundle,
     Done,
     Doubles,
     Flags2D,
     Floats,
     Floats2D,
+    FromHub,
     FromTraining,
     Integers,
     M,
@@ -63,7 +65,6 @@ from coterie.protocol.party import (
     Work,
     always,
     freeze,
-    from_hub,
     from_party,
     initial,
     initials,

@@ -14,9 +14,9 @@ import hashlib
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 from operator import is_
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from coterie.protocol.effects import Effect, Evaluate, Fit, Losses
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Message
+from coterie.protocol.messages import ANY, HUB, Message, forms
 from coterie.protocol.randomness import Derived, Secrets
 from coterie.protocol.setup_info import Common, Own
 
@@ -91,12 +91,26 @@ def on(
     when: with which settings it is asked. What each role sees follows.
     """
 
+    sent = answers if isinstance(answers, tuple) else (answers,)
+    for one in (kind, *sent):
+        forms(one)
+
     def mark(method: T) -> T:
-        sent = answers if isinstance(answers, tuple) else (answers,)
-        method.__handles__ = kind, Handler(method, cost, sent, when)  # type: ignore[attr-defined, arg-type]
-        return method
+        taken: Any = _from_hub(method) if kind.SRC == HUB else method
+        taken.__handles__ = kind, Handler(taken, cost, sent, when)
+        return cast(T, taken)
 
     return mark
+
+
+def _from_hub(method: Any) -> Callable[..., Any]:
+    @wraps(method)
+    def taken(self: Any, message: Message, src: str) -> Any:
+        if src != getattr(self, "party", self).common.roster.hub:
+            raise PeerError(f"a {type(message).__name__} from {src}; only the hub may send one")
+        return method(self, message, src)
+
+    return taken
 
 
 class Nothing(msgspec.Struct):
@@ -354,12 +368,6 @@ class Party:
 
     def __repr__(self) -> str:
         return f"<{self.role} {self.name}>"
-
-
-def from_hub(party: Party, message: Message, src: str) -> None:
-    """Raises PeerError unless the hub has sent it: for messages of any role."""
-    if src != party.common.roster.hub:
-        raise PeerError(f"a {type(message).__name__} from {src}; only the hub may send one")
 
 
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})  # values that neither change nor hold others

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
-from coterie.protocol.messages import ANY, Message
+from coterie.protocol.messages import ANY, HUB, Message
 from coterie.protocol.names import LazyMapping, Names
 from coterie.protocol.party import Handler, Party
 from coterie.protocol.setup_info import Common, Own
@@ -123,7 +123,7 @@ def received(
 ) -> dict[str, tuple[type[Message], ...]]:
     """By role, the messages that it receives.  parties: classes by role, the hub's first."""
     hub, found = next(iter(parties)), dict[str, dict[type[Message], None]]()
-    senders = {ANY}.union(*(party.roles for party in parties.values()))
+    senders = {ANY, HUB}.union(*(party.roles for party in parties.values()))
     for role, party in parties.items():
         for kind, handler in party.handlers.items():
             if kind.SRC in senders and asked(handler):

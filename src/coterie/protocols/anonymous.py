@@ -26,16 +26,14 @@ KeyedParty = Any
 """A party with ``keys``, a ``Keys[PublicKey, SecretKey]``."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Relayed(fl.OfRound, frozen=True):
+class Relayed(fl.FromHub, frozen=True):
     """One client's vector under the helper's key, at its shuffled position."""
 
     position: int
     cipher: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Forget(fl.OfRound, frozen=True):
+class Forget(fl.FromHub, frozen=True):
     """The round is over: keep nothing of it."""
 
 
@@ -53,25 +51,19 @@ def forget(hub: KeyedParty, r: int, helper: str) -> fl.Steps[None]:
     yield from fl.for_each({helper: Forget(r)}, fl.Done)
 
 
-def check_relayed(helper: fl.Party, msg: Relayed, src: str) -> None:
+def check_relayed(helper: fl.Party, msg: Relayed) -> None:
     """Raises PeerError for an impossible sender or position."""
-    fl.from_hub(helper, msg, src)
     if not 0 <= msg.position < len(helper.clients):
         raise fl.PeerError(f"position {msg.position} of {len(helper.clients)}")
 
 
-def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> fl.Work[Any]:
+def opened(helper: KeyedParty, msg: Relayed, length: int, *, blinded: bool = True) -> fl.Work[Any]:
     """The helper: a ``BlindedVector``, or (length,) float64 if not blinded. Raises PeerError for any other."""
-    check_relayed(helper, msg, src)
+    check_relayed(helper, msg)
     vector = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=blinded)  # eq. (7)
     if len(vector) != length:
         raise fl.PeerError(f"{len(vector)} {'blinded ' * blinded}numbers; expected {length}")
     return vector
-
-
-def forgotten(helper: KeyedParty, msg: Forget, src: str) -> fl.Done:
-    fl.from_hub(helper, msg, src)
-    return fl.Done(msg.round)
 
 
 def comparable(opened: Mapping[int, BlindedVector]) -> dict[int, NDArray[np.int64]]:

@@ -65,7 +65,7 @@ class Update(OfModel, frozen=True):
     samples: int
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+@fl.message(src=fl.HUB)
 class Last(fl.Message, frozen=True):
     """Predict with this model from now on, (d,), or (k d,) as the method says."""
 
@@ -217,7 +217,6 @@ class ModelClient(fl.Party, role="client"):
 
     @fl.on(Last, when=fl.never)
     def take_last(self, msg: Last, src: str) -> None:
-        fl.from_hub(self, msg, src)
         self.models(msg)
 
 

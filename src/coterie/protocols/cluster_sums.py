@@ -32,8 +32,7 @@ from coterie.protocols.key_centre import Pair
 USER = "user"
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Convert(fl.OfRound, frozen=True):
+class Convert(fl.FromHub, frozen=True):
     """Convert the hub's own masked sum of ``count`` vectors to the users' key."""
 
     cluster: int
@@ -41,7 +40,6 @@ class Convert(fl.OfRound, frozen=True):
     cipher: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class ClusterSum(fl.Signed, frozen=True):
     """count_signature: over round, cluster and count, for the clients, which never see this cipher."""
 
@@ -52,7 +50,7 @@ class ClusterSum(fl.Signed, frozen=True):
     count_signature: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+@fl.message(src=fl.HUB)
 class ClusterModel(fl.Signed, frozen=True):
     """The unmasked sum (eq. 10), under the users' key, and its number of vectors.
 
@@ -65,7 +63,6 @@ class ClusterModel(fl.Signed, frozen=True):
     count_signature: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Received(fl.OfRound, frozen=True):
     ABOUT = ("round", "cluster")
     cluster: int
@@ -171,12 +168,11 @@ def distribute(
     return (yield from fl.for_each(to_all, Received, deadline_s=deadline_s))
 
 
-def convert(helper: KeyedParty, msg: Convert, src: str, length: int, formed: Formed) -> fl.Work[ClusterSum]:
+def convert(helper: KeyedParty, msg: Convert, length: int, formed: Formed) -> fl.Work[ClusterSum]:
     """The helper: a masked sum (length,) under its own key, encrypted under the users' key and signed.
 
     Raises PeerError for another sum than announced, and as ``once``.
     """
-    fl.from_hub(helper, msg, src)
     total = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=True)
     if total.terms != msg.count or total.length != length:
         raise fl.PeerError(f"a sum of {total.terms} vectors of {total.length}, announced as {msg.count}")
@@ -196,13 +192,12 @@ def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: Blind
 
 
 def opened_mean(
-    member: KeyedParty, msg: ClusterModel, src: str, helper: str, r: int, length: int
+    member: KeyedParty, msg: ClusterModel, helper: str, r: int, length: int
 ) -> fl.Work[NDArray[np.float64]]:
     """A member: the mean (length,) over the cluster. Raises PeerError for an impossible message, and SignatureError."""
-    fl.from_hub(member, msg, src)
     if msg.count < 1 or msg.round != r:
         raise fl.PeerError(f"a mean of {msg.count} models of round {msg.round} for round {r}")
-    check_signed(member.common, src, msg)
+    check_signed(member.common, member.common.roster.hub, msg)
     key = verify_key(member.common, helper)
     key.verify(msg.count_signature, "cluster count", msg.round, msg.cluster, msg.count)
     total: Any = yield fl.Open(member.keys.own(USER), msg.cipher)

@@ -29,13 +29,11 @@ MOST_CIPHERS = 1 << 16
 """In one request."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Stand(fl.OfRound, frozen=True):
+class Stand(fl.FromHub, frozen=True):
     """Can you help in this round?"""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Switch(fl.OfRound, frozen=True):
+class Switch(fl.FromHub, frozen=True):
     """Switch these ciphertexts to the opener's key. number: of the request, growing within a round.  among: the
     places of the members that answer.
     """
@@ -46,7 +44,6 @@ class Switch(fl.OfRound, frozen=True):
     ciphers: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Turned(fl.OfRound, frozen=True):
     ABOUT = ("round", "number")
     number: int
@@ -103,7 +100,6 @@ class Seat(fl.Component):
 
     @fl.on(Stand, answers=fl.Done)
     def stand(self, msg: Stand, src: str) -> fl.Done:
-        fl.from_hub(self.party, msg, src)
         self.share()
         return fl.Done(msg.round)
 
@@ -116,7 +112,6 @@ class Seat(fl.Component):
     @fl.on(Switch, switch_cost, answers=Turned)
     def switch(self, msg: Switch, src: str) -> Turned:
         """Scalars, or one masked vector a round."""
-        fl.from_hub(self.party, msg, src)
         (members, needed, most), share, helped = self.limits(self.party), self.share(), self.secret
         if (msg.round, msg.number) <= (helped.round, helped.number) or not 1 <= msg.count <= MOST_CIPHERS:
             raise fl.PeerError(

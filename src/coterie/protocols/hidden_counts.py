@@ -24,8 +24,8 @@ from coterie.crypto.signing import OVERHEAD_BYTES, digest
 from coterie.protocol import arrays
 from coterie.protocol.effects import Local
 from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocol.messages import ANY, Bundle, Done, OfRound, bundle, message, unbundle
-from coterie.protocol.party import Component, Work, from_hub, on
+from coterie.protocol.messages import Bundle, Done, FromHub, OfRound, bundle, unbundle
+from coterie.protocol.party import Component, Work, on
 from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each
 from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Words, opened_from, sealed_to
 from coterie.protocols.local_training import counts_labels, label_counts
@@ -39,12 +39,10 @@ SURE = 8.0
 Counts = NDArray[np.int64]
 
 
-@message(src=ANY, dst=ANY)
-class AskForCounts(OfRound, frozen=True):
+class AskForCounts(FromHub, frozen=True):
     """Send the label counts of your training data in shares."""
 
 
-@message(src=ANY, dst=ANY)
 class HiddenCounts(OfRound, frozen=True):
     """As ``hidden_sums.HiddenUpdate``, of (labels,) words."""
 
@@ -54,8 +52,7 @@ class HiddenCounts(OfRound, frozen=True):
     seeds: bytes
 
 
-@message(src=ANY, dst=ANY)
-class AddCounts(OfRound, frozen=True):
+class AddCounts(FromHub, frozen=True):
     """Add the counts of these clients, one name a line. tags: 32 bytes each, by the hub."""
 
     names: str
@@ -65,7 +62,6 @@ class AddCounts(OfRound, frozen=True):
     tags: bytes
 
 
-@message(src=ANY, dst=ANY)
 class CountsSealed(OfRound, frozen=True):
     """flags: a byte for each client, 1 if both servers count it.  rows: (G, labels) words under the helper's masks."""
 
@@ -74,8 +70,7 @@ class CountsSealed(OfRound, frozen=True):
     rows: bytes
 
 
-@message(src=ANY, dst=ANY)
-class GroupCounts(OfRound, frozen=True):
+class GroupCounts(FromHub, frozen=True):
     """rows: (G, labels) under both servers' masks.  nonces: of both.  counted: whether the client's own are in."""
 
     nonces: bytes
@@ -160,7 +155,6 @@ class ClientCounts(Component):
 
     @on(AskForCounts, answers=HiddenCounts)
     def share(self, msg: AskForCounts, src: str) -> Work[HiddenCounts]:
-        from_hub(self.party, msg, src)
         _refuse(self.party)
         party, secret, row = self.party, self.secret, self.party.row.secret
         if row.group < 0:
@@ -183,7 +177,6 @@ class ClientCounts(Component):
     @on(GroupCounts, answers=Done)
     def open(self, msg: GroupCounts, src: str) -> Done:
         # an impossible row is dropped in silence: a refusal would show who is in the group
-        from_hub(self.party, msg, src)
         _refuse(self.party)
         party, secret, row = self.party, self.secret, self.party.row.secret
         if row.group < 0:
@@ -343,7 +336,6 @@ class HelperCounts(ServerCounts):
     @on(AddCounts, answers=CountsSealed)
     def add(self, msg: AddCounts, src: str) -> CountsSealed:
         """Add the counts whose tags are equal, always of the same clients, and mask the rows."""
-        from_hub(self.party, msg, src)
         _refuse(self.party)
         names, wide, long = msg.names.split("\n"), one_hot.CHECK_BYTES, one_hot.TAG_BYTES
         if not len(set(names)) == len(names) == len(msg.checks) / wide == len(msg.tags) / long:

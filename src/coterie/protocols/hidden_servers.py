@@ -343,7 +343,6 @@ class HelperRows(ServerRows):
     @fl.on(Enlist, answers=fl.Done)
     def enlist(self, msg: Enlist, src: str) -> fl.Done:
         # a query that cannot be read is its client's loss alone
-        fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         for name, sealed in zip(names, fl.unbundle(msg.queries, len(names)), strict=True):
             with suppress(fl.PeerError, fl.CryptoError):
@@ -352,7 +351,6 @@ class HelperRows(ServerRows):
 
     @fl.on(Shares, answers=Counted)
     def count(self, msg: Shares, src: str) -> Counted:
-        fl.from_hub(self.party, msg, src)
         secret = self.secret
         if msg.round != secret.adding.round:
             if msg.round <= secret.adding.round:
@@ -418,7 +416,6 @@ class HelperRows(ServerRows):
 
     @fl.on(SealRows, answers=RowsSealed)
     def seal(self, msg: SealRows, src: str) -> RowsSealed:
-        fl.from_hub(self.party, msg, src)
         secret = self.secret
         if msg.round != secret.adding.round or secret.fresh is None or len(msg.nonce) != shared_rows.NONCE_BYTES:
             raise fl.PeerError(f"rows of round {msg.round} after uploads of round {secret.adding.round}")
@@ -446,7 +443,6 @@ class HelperRows(ServerRows):
         return self._half_for(msg, src, self.secret.first)
 
     def _half_for(self, msg: Fetch | FetchFirst, src: str, sealed: SealedRows | None) -> Fetched:
-        fl.from_hub(self.party, msg, src)
         secret, entry = self.secret, self.party.common.roster.by_name.get(msg.client)
         if sealed is None or entry is None or msg.client not in secret.queries:
             raise fl.PeerError(f"{msg.client} has asked for no row, or no rows are sealed")

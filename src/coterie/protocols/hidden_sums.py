@@ -28,7 +28,6 @@ Words = NDArray[np.uint32]
 SIGNATURE_BYTES = 64
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class HiddenUpdate(fl.OfRound, frozen=True):
     """word: cw, (d,) words.  check: cs.  master: of the hub's seeds.  seeds: the helper's, sealed to it and signed."""
 
@@ -38,16 +37,14 @@ class HiddenUpdate(fl.OfRound, frozen=True):
     seeds: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Enlist(fl.OfRound, frozen=True):
+class Enlist(fl.FromHub, frozen=True):
     """These clients, one name a line, have a group. queries: of each, sealed to the helper and signed."""
 
     names: str
     queries: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Shares(fl.OfRound, frozen=True):
+class Shares(fl.FromHub, frozen=True):
     """Uploads that came in this round. rounds: (n,) that asked for them.  on_time: how many are this round's own.
     words, checks, seeds: as in ``HiddenUpdate``; with one group the names of words alone (``one_hot.word_name``).
     tags: 32 bytes each, by the hub.  coin, proofs: with ``check=norm`` the hub's part of the coin, and of each proof.
@@ -64,15 +61,13 @@ class Shares(fl.OfRound, frozen=True):
     proofs: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Counted(fl.OfRound, frozen=True):
     """flags: a byte for each upload, 1 if counted."""
 
     flags: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class SealRows(fl.OfRound, frozen=True):
+class SealRows(fl.FromHub, frozen=True):
     """All uploads were sent. added: names those that are counted (``Adding.name``).  rows: (G, d) words, masked."""
 
     added: bytes
@@ -80,7 +75,6 @@ class SealRows(fl.OfRound, frozen=True):
     rows: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class RowsSealed(fl.OfRound, frozen=True):
     """The helper's masked rows. signature: over the round, both nonces and the sealed rows' names."""
 
@@ -89,27 +83,23 @@ class RowsSealed(fl.OfRound, frozen=True):
     signature: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Fetch(fl.OfRound, frozen=True):
+class Fetch(fl.FromHub, frozen=True):
     client: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class FetchFirst(fl.OfRound, frozen=True):
+class FetchFirst(fl.FromHub, frozen=True):
     """On the first rows of groups that were made anew."""
 
     client: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Fetched(fl.OfRound, frozen=True):
     """answer: (d,) words, sealed to the client."""
 
     answer: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class GroupRow(fl.OfRound, frozen=True):
+class GroupRow(fl.FromHub, frozen=True):
     """Both servers' answers on the rows that they sealed in the round ``sealed_in``. theirs: the helper's, sealed.
     rounds: added up since groups were made; a skipped one seals nothing.
 
@@ -192,17 +182,15 @@ class ClientRow(fl.Component):
         seeds = sealed_to(party, helper, shares.seeds, "upload", r, shares.check, one_hot.word_name(word))
         return HiddenUpdate(r, word, shares.check, shares.master, seeds)
 
-    def has(self, msg: GroupRow, src: str) -> bool:
+    def has(self, msg: GroupRow) -> bool:
         """Whether it has opened this row. Raises PeerError unless the hub sends it."""
-        fl.from_hub(self.party, msg, src)
         return (msg.sealed_in, msg.rounds) == (self.secret.round, self.secret.rounds)
 
-    def opened(self, msg: GroupRow, src: str, helper: str) -> NDArray[np.int32]:
+    def opened(self, msg: GroupRow, helper: str) -> NDArray[np.int32]:
         """(d,) the sum of its group since it was made.
 
         Raises PeerError for an older row than it has, or an unsigned one. With another than the signed it is ``lost``.
         """
-        fl.from_hub(self.party, msg, src)
         secret, party = self.secret, self.party
         if secret.group < 0 or msg.sealed_in <= secret.round or msg.rounds <= secret.rounds:
             raise fl.PeerError(f"a row of round {msg.sealed_in}, after that of round {secret.round}")

@@ -26,7 +26,7 @@ KEY_CENTRE = "key_centre"
 EVALUATION = "evaluation"
 
 
-@fl.message(src=fl.ANY, dst=KEY_CENTRE)
+@fl.message(src=fl.HUB, dst=KEY_CENTRE)
 class Deal(fl.Message, frozen=True):
     """Deal a grant for the ``number``-th time; with an empty ``grant`` all grants, for the first.
 
@@ -38,7 +38,7 @@ class Deal(fl.Message, frozen=True):
     holders: str
 
 
-@fl.message(src=KEY_CENTRE, dst=fl.ANY)
+@fl.message(src=KEY_CENTRE)
 class Granted(fl.Message, frozen=True):
     """names: one a line, ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  signature: over all fields, the
     recipient and the session.
@@ -54,7 +54,6 @@ class Granted(fl.Message, frozen=True):
         return f"<Granted {self.grant or 'all'}, dealing {self.number}>"
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Ready(fl.Message, frozen=True):
     """grant: that this party has keys of; empty for all."""
 
@@ -154,7 +153,6 @@ class KeyCentre(fl.Party, role=KEY_CENTRE):
     @fl.on(Deal, answers=Granted)
     def deal(self, msg: Deal, src: str) -> tuple[fl.To, ...]:
         roster = self.common.roster
-        fl.from_hub(self, msg, src)
         if msg.grant and msg.grant not in self.grants:
             raise fl.PeerError(f"there is no grant {msg.grant!r}")
         wanted = [self.grants[msg.grant]] if msg.grant else list(self.grants.values())

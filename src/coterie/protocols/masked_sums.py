@@ -27,19 +27,16 @@ FEWEST = 3
 Floats = NDArray[np.float64]
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class AskForTerm(fl.OfRound, frozen=True):
+class AskForTerm(fl.FromHub, frozen=True):
     number: int
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Term(fl.OfRound, frozen=True):
     ABOUT = ("round", "number")
     number: int
     cipher: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Total(ClusterModel, frozen=True):
     """cluster: the number of the sum.  count: its terms."""
 
@@ -77,13 +74,12 @@ def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) ->
     return tuple(name for _, name in answers.got)
 
 
-def term(client: KeyedParty, msg: AskForTerm, src: str, values: Floats) -> fl.Work[Term]:
-    fl.from_hub(client, msg, src)
+def term(client: KeyedParty, msg: AskForTerm, values: Floats) -> fl.Work[Term]:
     return Term(msg.round, msg.number, (yield fl.Encrypt(client.keys.public(SERVICE), values)).to_bytes())
 
 
 def opened_total(
-    client: KeyedParty, msg: Total, src: str, helper: str, r: int, lengths: Mapping[int, int], held: Mapping[int, Any]
+    client: KeyedParty, msg: Total, helper: str, r: int, lengths: Mapping[int, int], held: Mapping[int, Any]
 ) -> fl.Work[tuple[Floats, Received]]:
     """A client: the sum (length,) and its answer. held: the sums that it has.
 
@@ -93,5 +89,5 @@ def opened_total(
         raise fl.PeerError(f"sum {msg.cluster} is not awaited")
     if msg.count < FEWEST:
         raise fl.PeerError(f"a sum of {msg.count} terms; of fewer than {FEWEST} it shows too much")
-    mean = yield from opened_mean(client, msg, src, helper, r, lengths[msg.cluster])
+    mean = yield from opened_mean(client, msg, helper, r, lengths[msg.cluster])
     return mean * msg.count, Received(msg.round, msg.cluster)

@@ -29,15 +29,13 @@ NAME_BYTES = 32
 SEALED_BYTES = SEED_BYTES + OVERHEAD_BYTES + SIGNATURE_BYTES
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Toss(fl.OfRound, frozen=True):
+class Toss(fl.FromHub, frozen=True):
     """uploads: 32 bytes, a name, each.  commitment: to the hub's part of the coin."""
 
     uploads: bytes
     commitment: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Tossed(fl.OfRound, frozen=True):
     """part: the helper's.  signature: over the round, the commitment and this part."""
 
@@ -45,8 +43,7 @@ class Tossed(fl.OfRound, frozen=True):
     signature: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Challenge(fl.OfRound, frozen=True):
+class Challenge(fl.FromHub, frozen=True):
     """Prove the upload of round ``of``. parts: of the coin, the hub's and the helper's."""
 
     of: int
@@ -54,7 +51,6 @@ class Challenge(fl.OfRound, frozen=True):
     signature: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class NormProof(fl.OfRound, frozen=True):
     """As ``norm_proof.Proof``. seed: sealed to the helper and signed. All empty for an upload that is too long."""
 
@@ -126,7 +122,6 @@ class ClientNorms(fl.Component):
     @fl.on(Challenge, answers=NormProof)
     def prove(self, msg: Challenge, src: str) -> NormProof:
         """An upload once, by a coin that the helper has signed."""
-        fl.from_hub(self.party, msg, src)
         party, of = self.party, msg.of
         if len(msg.parts) != 2 * SEED_BYTES:
             raise fl.PeerError(f"{len(msg.parts)} bytes are no two parts of a coin")
@@ -209,7 +204,6 @@ class HelperNorms(fl.Component):
     @fl.on(Toss, answers=Tossed)
     def toss(self, msg: Toss, src: str) -> Tossed:
         """Once a round: then the uploads are fixed."""
-        fl.from_hub(self.party, msg, src)
         secret = self.secret
         if self.party.config.check != "norm" or msg.round <= secret.round:
             raise fl.PeerError(f"a coin for round {msg.round}, after that of round {secret.round}")

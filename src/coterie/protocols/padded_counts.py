@@ -32,12 +32,12 @@ LONGEST = 64
 Counts = NDArray[np.int64]
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+@fl.message(src=fl.HUB)
 class WantCounts(fl.Message, frozen=True):
     """Say that you are there, and which of the server's models you hold."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY, tells=())
+@fl.message(tells=())
 class CountsReady(fl.Message, frozen=True):
     """names: the list of its former counts, one name a line, or none."""
 
@@ -45,21 +45,21 @@ class CountsReady(fl.Message, frozen=True):
     names: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+@fl.message(src=fl.HUB)
 class AskForPadded(fl.Message, frozen=True):
     """Send your label counts under the pads of these clients, one name a line."""
 
     names: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY, tells=("label counts, in a sum",))
+@fl.message(tells=("label counts, in a sum",))
 class PaddedCounts(fl.Message, frozen=True):
     """words: of 64 bits, one for each label."""
 
     words: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+@fl.message(src=fl.HUB)
 class ModelCounts(fl.Message, frozen=True):
     """counts: (labels,) of the training data of your model."""
 
@@ -95,13 +95,13 @@ class CountsClient(fl.Component):
 
     @fl.on(WantCounts, answers=CountsReady)
     def ready(self, msg: WantCounts, src: str) -> CountsReady:
-        self._refuse(msg, src)
+        self._refuse()
         return CountsReady(self.party.held_model, self.secret.names)
 
     @fl.on(AskForPadded, answers=PaddedCounts)
     def tell(self, msg: AskForPadded, src: str) -> fl.Work[PaddedCounts]:
         """Its counts under its pads. Raises PeerError for a second list, and for an impossible one."""
-        self._refuse(msg, src)
+        self._refuse()
         party, secret, names = self.party, self.secret, msg.names.split("\n")
         if not is_list(names) or not {party.name} <= set(names) <= set(party.clients):
             raise fl.PeerError(
@@ -120,14 +120,13 @@ class CountsClient(fl.Component):
 
     @fl.on(ModelCounts)
     def take(self, msg: ModelCounts, src: str) -> None:
-        self._refuse(msg, src)
+        self._refuse()
         counts, most = msg.counts, MOST_SAMPLES * len(self.party.clients)
         if self.secret.total is not None or not _possible(counts, int(self.party.spec.outputs), most):
             raise fl.PeerError(f"{len(counts)} counts of labels, which are impossible, or come again")
         self.secret.total = counts
 
-    def _refuse(self, msg: fl.Message, src: str) -> None:
-        fl.from_hub(self.party, msg, src)
+    def _refuse(self) -> None:
         if not counts_labels(self.party.config, ""):
             raise fl.PeerError("label counts, which the settings do not ask for")
 

@@ -32,8 +32,7 @@ MOST_AHEAD = 1 << 20
 """Steps of a ratchet for one message."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Unpad(fl.OfRound, frozen=True):
+class Unpad(fl.FromHub, frozen=True):
     """names: whose vectors to sum up, one a line.  rounds: (n,) of which rounds.  nonces: 16 bytes of each."""
 
     names: str
@@ -41,7 +40,6 @@ class Unpad(fl.OfRound, frozen=True):
     nonces: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Unpadded(fl.OfRound, frozen=True):
     part: bytes
 
@@ -142,7 +140,6 @@ class KeeperPads(OfGrants):
 
         Raises PeerError for a vector that it has answered for before.
         """
-        fl.from_hub(self.party, msg, src)
         key, length, oldest = self.padded_for()
         for ratchet in self.secret.ratchets.values():
             ratchet.forget(msg.round - oldest)

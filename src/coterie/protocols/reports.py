@@ -45,7 +45,7 @@ _DEVICE = 5
 _ROUNDING = 1e-6
 
 
-@fl.message(src="client", dst=fl.ANY)
+@fl.message(src="client")
 class StatusReport(fl.Signed, frozen=True):
     """RS of algorithm 1. client: whose.  values: (10,), ``FIELDS``.  update: (SUMMARY,), see ``summary``."""
 

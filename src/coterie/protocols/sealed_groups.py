@@ -74,8 +74,7 @@ def list_as_told(party: Any, names: Collection[str]) -> str:
     return digest("coterie/list of all/1", told).hex() if party.config.clusters == 1 else told
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class AskForRow(fl.OfRound, frozen=True):
+class AskForRow(fl.FromHub, frozen=True):
     """Send your row in shares, to be grouped with those of these clients (``list_as_told``). epoch: how often groups
     were made anew.
     """
@@ -84,15 +83,13 @@ class AskForRow(fl.OfRound, frozen=True):
     names: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class SharedRow(fl.OfRound, frozen=True):
     """sealed: to the helper, its share, a key for the answer, and ``_OURS``."""
 
     sealed: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class OpenRows(fl.OfRound, frozen=True):
+class OpenRows(fl.FromHub, frozen=True):
     """All rows of these clients, one name a line, were sent: group them. placing: of newcomers, or -1 - n for founding
     n.
     """
@@ -101,7 +98,6 @@ class OpenRows(fl.OfRound, frozen=True):
     names: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class RowsRead(fl.OfRound, frozen=True):
     """positions: (m,), those with a row for this list, ascending; none if their marks do not add up.
     ours: what was sealed to the hub, by place, if all rows are to be grouped.
@@ -111,27 +107,23 @@ class RowsRead(fl.OfRound, frozen=True):
     ours: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Step(fl.OfRound, frozen=True):
+class Step(fl.FromHub, frozen=True):
     """data: what the hub's side of the grouping yields in this step, from 0."""
 
     number: int
     data: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Stepped(fl.OfRound, frozen=True):
     ABOUT = ("round", "number")
     number: int
     data: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Settle(fl.OfRound, frozen=True):
+class Settle(fl.FromHub, frozen=True):
     """Seal the places of all that were grouped."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Settled(fl.OfRound, frozen=True):
     """groups: how many.  places: sealed to their clients, in the order of grouping."""
 
@@ -139,8 +131,7 @@ class Settled(fl.OfRound, frozen=True):
     places: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Join(fl.OfRound, frozen=True):
+class Join(fl.FromHub, frozen=True):
     """Take your place. masks: the hub's, of all rows.  weights: its shares of all groups' weights, 8 bytes each."""
 
     place: bytes
@@ -148,8 +139,7 @@ class Join(fl.OfRound, frozen=True):
     weights: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class JoinAnew(fl.OfRound, frozen=True):
+class JoinAnew(fl.FromHub, frozen=True):
     """As ``Join``, in groups that were made anew in round ``since``."""
 
     since: int
@@ -158,7 +148,6 @@ class JoinAnew(fl.OfRound, frozen=True):
     weights: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Queries(fl.OfRound, frozen=True):
     """theirs: sealed to the helper and signed."""
 
@@ -199,7 +188,7 @@ class HelperGroups(ServerGroups):
 
     @fl.on(Relayed)
     def hold(self, msg: Relayed, src: str) -> None:
-        check_relayed(self.party, msg, src)
+        check_relayed(self.party, msg)
         if msg.round != self.secret.round:
             self.secret.round, self.secret.held, self.secret.placed = msg.round, {}, ()
         self.secret.held[msg.position] = msg.cipher
@@ -212,7 +201,6 @@ class HelperGroups(ServerGroups):
     def open(self, msg: OpenRows, src: str) -> RowsRead:
         # Rows of exactly the same clients may be grouped again. One that comes again beside fresh ones is none: what
         # the hub gets back would show whose these are.
-        fl.from_hub(self.party, msg, src)
         secret, one = self.secret, self.party.config.clusters == 1
         first = secret.shared.rows is None
         if (msg.placing == -1) != first:
@@ -267,7 +255,6 @@ class HelperGroups(ServerGroups):
 
     @fl.on(Step, answers=Stepped)
     def step(self, msg: Step, src: str) -> Stepped:
-        fl.from_hub(self.party, msg, src)
         running, now = self._running(), self.secret.under_way
         assert now is not None
         if msg.round != now.round:
@@ -313,7 +300,6 @@ class HelperGroups(ServerGroups):
     @fl.on(Settle, answers=Settled)
     def settle(self, msg: Settle, src: str) -> Settled:
         # groups' weights are fixed when groups are made
-        fl.from_hub(self.party, msg, src)
         secret, rows = self.secret, self.party.rows
         begun = secret.under_way is not None and secret.under_way.begun
         if msg.round != secret.round or not secret.placed or begun:
@@ -419,7 +405,6 @@ class ClientGroups(fl.Component):
         """Its row in fresh shares, until it has a place."""
         # then, beside others, it would show what these add
         party, secret, length = self.party, self.secret, described_length(self.party)
-        fl.from_hub(party, msg, src)
         if party.row.secret.group >= 0 and msg.epoch <= secret.epoch:
             raise fl.PeerError("it has its place: rows that come again, beside others, show what the others add")
         beside = party.config.clusters == 1 or party.name in msg.names.split("\n")
@@ -445,7 +430,6 @@ class ClientGroups(fl.Component):
 
     @fl.on(Join, answers=Queries)
     def join(self, msg: Join, src: str) -> Queries:
-        fl.from_hub(self.party, msg, src)
         if self.party.row.secret.group >= 0:
             raise fl.PeerError("it has its place")
         queries = self._place(msg, 0)
@@ -455,7 +439,6 @@ class ClientGroups(fl.Component):
     @fl.on(JoinAnew, answers=Queries, when=renews)
     def join_anew(self, msg: JoinAnew, src: str) -> Queries:
         # it may come again, if the answer was lost
-        fl.from_hub(self.party, msg, src)
         if not 0 < msg.since <= msg.round:
             raise fl.PeerError(f"groups of round {msg.since} in round {msg.round}")
         queries = self._place(msg, msg.since)

@@ -42,12 +42,10 @@ Floats = NDArray[np.float64]
 Words64 = NDArray[np.uint64]
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class AskForSummand(fl.OfRound, frozen=True):
+class AskForSummand(fl.FromHub, frozen=True):
     number: int
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Summand(fl.OfRound, frozen=True):
     """words: the term under both masks.  seed: of the helper's share, sealed to it and signed."""
 
@@ -57,8 +55,7 @@ class Summand(fl.OfRound, frozen=True):
     seed: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Unblind(fl.OfRound, frozen=True):
+class Unblind(fl.FromHub, frozen=True):
     """Of these clients' terms, one name a line."""
 
     number: int
@@ -66,15 +63,13 @@ class Unblind(fl.OfRound, frozen=True):
     seeds: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Unblinded(fl.OfRound, frozen=True):
     ABOUT = ("round", "number")
     number: int
     words: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class OpenSum(fl.OfRound, frozen=True):
+class OpenSum(fl.FromHub, frozen=True):
     """The sum of these clients' terms, one name a line, under the sum of their masks."""
 
     number: int
@@ -149,7 +144,6 @@ class HelperSums(fl.Component):
     def unblind(self, msg: Unblind, src: str) -> Unblinded:
         """Once for each number."""
         # sums of two sets would show their difference
-        fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         if msg.round or msg.number in self.secret.summed or not FEWEST <= len(set(names)) == len(names):
             raise fl.PeerError(f"sum {msg.number} of {len(names)} terms, in round {msg.round}")
@@ -183,7 +177,6 @@ class ClientSums(fl.Component):
 
     @fl.on(AskForSummand, answers=Summand)
     def contribute(self, msg: AskForSummand, src: str) -> fl.Work[Summand]:
-        fl.from_hub(self.party, msg, src)
         totals, party = self.secret.totals, self.party
         if msg.round or msg.number != len(totals):
             raise fl.PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
@@ -238,7 +231,6 @@ class ClientSums(fl.Component):
 
     @fl.on(OpenSum, answers=fl.Done)
     def open_sum(self, msg: OpenSum, src: str) -> fl.Work[fl.Done]:
-        fl.from_hub(self.party, msg, src)
         totals = self.secret.totals
         length = length_of(self.party, msg.number)
         if msg.number != len(totals):

@@ -39,24 +39,20 @@ DIMENSION = 256  # of a projected half
 Floats = NDArray[np.float64]
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Characterise(fl.OfRound, frozen=True):
+class Characterise(fl.FromHub, frozen=True):
     pass
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Characterised(fl.OfRound, frozen=True):
     """Two half signatures side by side, (2 x DIMENSION,), under the helper's key."""
 
     cipher: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Group(fl.OfRound, frozen=True):
+class Group(fl.FromHub, frozen=True):
     """All signatures are sent: find groups, or place these."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Grouped(fl.OfRound, frozen=True):
     """positions: (m,), those that hold a signature.  groups: (m,), of each.  why: a reason for fewer, or ""."""
 
@@ -165,7 +161,6 @@ def _read(answer: Grouped, order: Sequence[str], most: int) -> tuple[dict[str, i
 def group(
     helper: KeyedParty,
     msg: Group,
-    src: str,
     opened: Mapping[int, BlindedVector],
     before: GroupingState,
     groups: int | Literal["auto"],
@@ -175,7 +170,6 @@ def group(
 
     Vectors that can be no signatures are left out; PeerError if most are.
     """
-    fl.from_hub(helper, msg, src)
     key, step = helper.keys.public(SERVICE), 2.0 ** -helper.keys.public(SERVICE).layout.lanes.fraction_bits
     if before.base is None or before.found is None:
         differences = comparable(opened)
@@ -256,23 +250,21 @@ def _labels(own: fl.OwnData, count: int) -> NDArray[np.int64]:
     return np.asarray(y, np.int64)
 
 
-def contributed(client: KeyedParty, msg: AskForTerm, src: str, totals: Mapping[int, Floats]) -> fl.Work[Term]:
+def contributed(client: KeyedParty, msg: AskForTerm, totals: Mapping[int, Floats]) -> fl.Work[Term]:
     """A client: its term, of the next sum alone. totals: the sums that it has."""
-    fl.from_hub(client, msg, src)
     if msg.round or msg.number not in (HELD, STATISTICS) or msg.number != len(totals):
         raise fl.PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
     if msg.number == HELD:
         values: Floats = yield fl.Local(labels_held, (labels(client.spec),))
     else:
         values = yield fl.Local(label_statistics, (_kept(totals),))
-    return (yield from term(client, msg, src, values))
+    return (yield from term(client, msg, values))
 
 
 def characterised(
-    client: KeyedParty, msg: Characterise, src: str, totals: Mapping[int, Floats], secret_seed: bytes
+    client: KeyedParty, msg: Characterise, totals: Mapping[int, Floats], secret_seed: bytes
 ) -> fl.Work[Characterised]:
     """A client: its signature, once it has both sums. secret_seed: 32 bytes, SECRET of all clients."""
-    fl.from_hub(client, msg, src)
     if totals.keys() != {HELD, STATISTICS}:
         raise fl.PeerError(f"asked for a signature after the sums {sorted(totals)}")
     seed = int(client.rng("halves").integers(1 << 62))

@@ -445,7 +445,7 @@ def test_an_older_row_and_a_first_row_of_others_are_refused() -> None:
     client.row.join(row.group, row.groups, row.total, row.masks, RENEWED + 4)
     old = GroupRow(9, RENEWED, 1, b"", b"", b"", b"", b"")
     with pytest.raises(PeerError, match="a row of round 3, after that of round 6"):
-        client.row.opened(old, "hub", "helper")
+        client.row.opened(old, "helper")
     with pytest.raises(PeerError, match="has asked for no row"):
         helper.rows.fetch_first(FetchFirst(9, "client/99"), "hub")
     with pytest.raises(PeerError, match="groups of round 12"):

@@ -371,15 +371,15 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
     }.items():
         fields = {field: getattr(good, field) for field in GroupRow.__struct_fields__} | {name: wrong}
         with pytest.raises(PeerError):
-            client.row.opened(GroupRow(**fields), "hub", "helper")
-    with pytest.raises(PeerError):
-        client.row.opened(good, "helper", "helper")
-    client.row.opened(good, "hub", "helper")
+            client.row.opened(GroupRow(**fields), "helper")
+    with pytest.raises(PeerError, match="only the hub"):
+        client.take(good, "helper")
+    client.row.opened(good, "helper")
     assert not client.row.secret.lost
     with pytest.raises(PeerError, match="a row of round 1, after that of round 1"):
-        client.row.opened(good, "hub", "helper")
+        client.row.opened(good, "helper")
     client.row.secret.round = client.row.secret.rounds = 0
-    client.row.opened(structs.replace(good, ours=flipped(good.ours, 5)), "hub", "helper")
+    client.row.opened(structs.replace(good, ours=flipped(good.ours, 5)), "helper")
     assert client.row.secret.lost, "in silence: a wrong answer may hang on the row that was asked for"
     experiment.close()
 

@@ -59,8 +59,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         found.x[self.party.name, r] = x
         return upload(self, x, r, helper)
 
-    def opening(self: Any, msg: Any, src: str, helper: str) -> Any:
-        total = opened(self, msg, src, helper)
+    def opening(self: Any, msg: Any, helper: str) -> Any:
+        total = opened(self, msg, helper)
         found.opened[self.party.name, msg.sealed_in] = total
         return total
 

@@ -154,7 +154,10 @@ class OfKey(fl.OfRound, frozen=True):
         return self.round, self.key, self.number
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+class AskOfKey(OfKey, frozen=True):
+    SRC = fl.HUB
+
+
 class Consent(OfKey, frozen=True):
     """This party is there, and does what was asked or announced."""
 
@@ -292,9 +295,8 @@ class JointKeys(OfGrants):
             raise fl.PeerError(f"{self.party.name} holds no share of key {name!r:.40}")
         return self.secret.held[name]
 
-    def current(self, msg: OfKey, src: str) -> Held:
+    def current(self, msg: AskOfKey) -> Held:
         """SECRET: the share that the hub's message is about. Raises PeerError for another key."""
-        fl.from_hub(self.party, msg, src)
         held = self.held(msg.key)
         if held.number != msg.number:
             raise fl.PeerError(f"key {msg.key!r} of making {msg.number}; {self.party.name} holds that of {held.number}")

@@ -23,18 +23,16 @@ from coterie.crypto.threshold_opening import Request
 from coterie.protocols.openings import on_word, shows_few
 from coterie.protocols.threshold import keys
 from coterie.protocols.threshold.halves import Openable, SignedSum, signed_halves
-from coterie.protocols.threshold.keys import AboutJoint, Consent, Held, HubKey, Joint, Lost, OfKey, lines, text
+from coterie.protocols.threshold.keys import AboutJoint, AskOfKey, Consent, Held, HubKey, Joint, OfKey, lines, text
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Announce(OfKey, frozen=True):
+class Announce(AskOfKey, frozen=True):
     """Will you help with these sums? sums: (number, senders, length) of each."""
 
     sums: fl.Integers
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Decrypt(OfKey, frozen=True):
+class Decrypt(AskOfKey, frozen=True):
     """Give partial decryptions of these announced sums. among: the holders that do, one a line.  halves: c_1 of the
     vectors in them, where senders sign it.
     """
@@ -45,7 +43,6 @@ class Decrypt(OfKey, frozen=True):
     halves: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Partials(OfKey, frozen=True):
     parts: fl.Bundle
 
@@ -62,7 +59,7 @@ class KeyOpening(AboutJoint):
     @fl.on(Announce, answers=Consent)
     def announce(self, msg: Announce, src: str) -> Consent:
         joint = self.party.joint
-        announced(self.party, joint.of(msg.key), joint.current(msg, src), msg)
+        announced(self.party, joint.of(msg.key), joint.current(msg), msg)
         return Consent(*msg.of)
 
     def decrypt_cost(self, msg: Decrypt) -> fl.Cost:
@@ -77,7 +74,7 @@ class KeyOpening(AboutJoint):
     @fl.on(Decrypt, decrypt_cost, answers=Partials)
     def decrypt(self, msg: Decrypt, src: str) -> Partials:
         party, among = self.party, lines(msg.among)
-        held, joint = party.joint.current(msg, src), party.joint.of(msg.key)
+        held, joint = party.joint.current(msg), party.joint.of(msg.key)
         one, numbers = party.joint.group(msg.key), [int(number) for number in msg.numbers]
         if msg.round != held.round or not numbers or len(set(numbers)) < len(numbers):
             raise fl.PeerError(f"{len(numbers)} sums of round {msg.round}; announced are those of round {held.round}")
@@ -321,7 +318,7 @@ def open_closed(
             raise fl.NoAnswerError(f"a sum under key {name!r} opens to nonsense whichever one holder is left out")
 
 
-def _closed(name: str, needed: int, holders: int, gone: Lost, suspect: str) -> str:
+def _closed(name: str, needed: int, holders: int, gone: keys.Lost, suspect: str) -> str:
     if suspect:
         return (
             f"a sum under key {name!r} opens to nonsense: a holder gave a false share, and as {needed} of {holders} "
@@ -332,7 +329,7 @@ def _closed(name: str, needed: int, holders: int, gone: Lost, suspect: str) -> s
 
 def _answered(
     key: HubKey, sums: Mapping[int, Closed], among: tuple[str, ...], tries: int
-) -> fl.Steps[tuple[dict[int, keys.Floats | None], Lost]]:
+) -> fl.Steps[tuple[dict[int, keys.Floats | None], keys.Lost]]:
     one, prepared = key.group, {}
     for number, closed in sums.items():
         purpose = f"opening {tries} of sum {number} under {key.name} {key.terms.number}"

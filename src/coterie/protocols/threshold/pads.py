@@ -25,7 +25,7 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
 from coterie.protocol.messages import parts_of
 from coterie.protocols.threshold import keys
-from coterie.protocols.threshold.keys import AboutJoint, Consent, HubKey, OfKey, lines, text
+from coterie.protocols.threshold.keys import AboutJoint, AskOfKey, Consent, HubKey, OfKey, lines, text
 from coterie.protocols.threshold.opening import Closed, OpenedSum, check_sum, open_closed, opened_sum
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
@@ -33,7 +33,7 @@ MOST_VALUES = 1 << 28
 """Of a vector, which a hub may have a holder compute at once."""
 
 
-class OfPads(OfKey, frozen=True):
+class OfPads(AskOfKey, frozen=True):
     """senders: names of this round's, one a line.  nonces: 16 bytes of each."""
 
     senders: str
@@ -41,31 +41,26 @@ class OfPads(OfKey, frozen=True):
     length: int
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Contribute(OfPads, frozen=True):
     among: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Contributed(OfKey, frozen=True):
     """A holder's contributions, in the order of the senders, without its own."""
 
     parts: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Count(OfKey, frozen=True):
+class Count(AskOfKey, frozen=True):
     sum: int
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class AnswerFor(OfPads, frozen=True):
     """weights: in the order of the senders."""
 
     weights: fl.Integers
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Answer(OfKey, frozen=True):
     part: bytes
 
@@ -87,7 +82,7 @@ class JointPads(AboutJoint):
     def contribute(self, msg: Contribute, src: str) -> Contributed:
         """The same ones for a repeated request."""
         joint, me = self.party.joint, self.party.name
-        held, one = joint.current(msg, src), joint.group(msg.key)
+        held, one = joint.current(msg), joint.group(msg.key)
         share = threshold.Share.load(one, held.share)
         pads = _pads(one, msg, lines(msg.among))
         if me not in lines(msg.among):
@@ -97,14 +92,14 @@ class JointPads(AboutJoint):
 
     @fl.on(Count, answers=Consent)
     def count_me(self, msg: Count, src: str) -> Consent:
-        self.party.joint.current(msg, src)
+        self.party.joint.current(msg)
         return Consent(*msg.of)
 
     @fl.on(AnswerFor, cost, answers=Answer)
     def answer_for(self, msg: AnswerFor, src: str) -> Answer:
         """Once, for a sum with its own vector."""
         joint, me = self.party.joint, self.party.name
-        held, one = joint.current(msg, src), joint.group(msg.key)
+        held, one = joint.current(msg), joint.group(msg.key)
         pads = _pads(one, msg, one.holders)
         if me not in pads or msg.weights.shape != (len(pads),) or (msg.weights < 1).any():
             raise fl.PeerError(f"a sum of {len(pads)} vectors, without that of {me} or without weights")

@@ -138,10 +138,10 @@ class Client(fl.Party, role=CLIENT):
     @fl.on(GroupRow, answers=fl.Done)
     def take(self, msg: GroupRow, src: str) -> fl.Done:
         row = self.row.secret
-        if self.row.has(msg, src):  # its answer was late, so the hub sends it again
+        if self.row.has(msg):  # its answer was late, so the hub sends it again
             return fl.Done(msg.round)
         begins, before, added = not row.started, row.round, row.rounds
-        total = self.row.opened(msg, src, HELPER)
+        total = self.row.opened(msg, HELPER)
         if shared_rows.may_wrap(total) or row.lost:  # a sum that has wrapped may come back into range
             row.lost, self.state.why = True, LOST
         else:

@@ -16,7 +16,7 @@ from coterie.clustering.spectral import soft_spectral, without_small_clusters
 from coterie.crypto import paillier
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.vector import StoredVector, sum_ciphers
-from coterie.protocols.anonymous import SERVICE, Forget, Relayed, comparable, forgotten, opened
+from coterie.protocols.anonymous import SERVICE, Forget, Relayed, comparable, opened
 from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, Formed, conversion_cost, convert, encrypted, once
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.signatures import DIMENSION, Group, Grouped, GroupingState, group, lengths
@@ -66,7 +66,7 @@ class ServiceProvider(fl.Party, role=CSP):
 
     @fl.on(Relayed, open_cost)
     def open(self, msg: Relayed, src: str) -> fl.Work[None]:
-        blinded = yield from opened(self, msg, src, self.length)
+        blinded = yield from opened(self, msg, self.length)
         if msg.round != self.state.round:
             self.state.round, self.state.opened = msg.round, {}
         self.state.opened[msg.position] = blinded.stored()
@@ -125,7 +125,7 @@ class ServiceProvider(fl.Party, role=CSP):
 
     @fl.on(Convert, convert_cost, answers=ClusterSum, when=with_protection(*SUMS_ENCRYPTED))
     def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:
-        answer = yield from convert(self, msg, src, self.summed(msg), self.state.formed)
+        answer = yield from convert(self, msg, self.summed(msg), self.state.formed)
         if not msg.round:
             self.state.summed |= {msg.cluster}
         return answer
@@ -145,11 +145,11 @@ class ServiceProvider(fl.Party, role=CSP):
         held = self.state.opened if msg.round == self.state.round else {}
         smallest = self.config.smallest(self.common.mode)
         self.state.signatures, answer = group(
-            self, msg, src, self.blinded(held), self.state.signatures, self.config.clusters, smallest
+            self, msg, self.blinded(held), self.state.signatures, self.config.clusters, smallest
         )
         return answer
 
     @fl.on(Forget, answers=fl.Done)
     def forget(self, msg: Forget, src: str) -> fl.Done:
         self.state.opened = {}
-        return forgotten(self, msg, src)
+        return fl.Done(msg.round)

@@ -74,7 +74,7 @@ class Participant(fl.Party, role=PARTICIPANT):
     @fl.on(ClusterModel, lambda self, msg: receiving_cost(self, self.spec.size), answers=Received)
     def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:
         """Step VII."""
-        mean = yield from opened_mean(self, msg, src, CSP, self.state.round, self.spec.size)
+        mean = yield from opened_mean(self, msg, CSP, self.state.round, self.spec.size)
         if self.protection == "rotation":
             mean = unrotate(mean, round_seed(self.keys.own_bytes(GROUP), msg.round))
             mean = not_below_zero(self.spec, mean)  # the rotation back spreads rounding errors over all coordinates
@@ -84,12 +84,12 @@ class Participant(fl.Party, role=PARTICIPANT):
     @fl.on(AskForTerm, signatures.term_cost, answers=Term, when=by_signature)
     def contribute(self, msg: AskForTerm, src: str) -> fl.Work[Term]:
         self.describes_data()
-        return (yield from signatures.contributed(self, msg, src, self.state.totals))
+        return (yield from signatures.contributed(self, msg, self.state.totals))
 
     @fl.on(Total, signatures.total_cost, answers=Received, when=by_signature)
     def open_total(self, msg: Total, src: str) -> fl.Work[Received]:
         lengths = signatures.lengths(self.spec)
-        total, answer = yield from opened_total(self, msg, src, CSP, 0, lengths, self.state.totals)
+        total, answer = yield from opened_total(self, msg, CSP, 0, lengths, self.state.totals)
         self.state.totals[msg.cluster] = total
         return answer
 
@@ -97,7 +97,7 @@ class Participant(fl.Party, role=PARTICIPANT):
     def characterise(self, msg: Characterise, src: str) -> fl.Work[Characterised]:
         self.describes_data()
         seed = round_seed(self.keys.own_bytes(GROUP), 0)
-        return (yield from signatures.characterised(self, msg, src, self.state.totals, seed))
+        return (yield from signatures.characterised(self, msg, self.state.totals, seed))
 
     def describes_data(self) -> None:
         if self.protection != "signature":

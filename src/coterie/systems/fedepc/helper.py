@@ -51,7 +51,7 @@ class Helper(fl.Party, role=HELPER):
 
     @fl.on(Relayed)
     def open(self, msg: Relayed, src: str) -> fl.Work[None]:
-        check_relayed(self, msg, src)
+        check_relayed(self, msg)
         if msg.round != self.state.round:
             self.state.round, self.state.come = msg.round, {}
         numbers = yield fl.Open(self.keys.own(SERVICE), msg.cipher)
@@ -63,7 +63,6 @@ class Helper(fl.Party, role=HELPER):
     @fl.on(messages.Cluster, answers=messages.Clustered)
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
         """Algorithm 2."""
-        fl.from_hub(self, msg, src)
         come = self.state.come if msg.round == self.state.round else {}
         self.state.come = {}
         moved = {str(j): (row[:-1], float(row[-1])) for j, row in sorted(come.items())}
@@ -77,7 +76,7 @@ class Helper(fl.Party, role=HELPER):
     def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:
         if msg.count < self.config.min_cluster:
             raise fl.PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
-        return (yield from cluster_sums.convert(self, msg, src, self.spec.size, self.state.formed))
+        return (yield from cluster_sums.convert(self, msg, self.spec.size, self.state.formed))
 
 
 def divergences(groups: Groups, settings: Aidc) -> NDArray[Any]:
