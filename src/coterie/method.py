@@ -71,12 +71,10 @@ if TYPE_CHECKING:
 Class = TypeVar("Class", bound=type)
 State = msgspec.Struct
 field = msgspec.field
-Array = NDArray[Any]
 
 __all__ = [
     "LEARNS",
     "Admm",
-    "Array",
     "Averaging",
     "AveragingClient",
     "Client",

@@ -26,7 +26,6 @@ from math import ceil, sqrt
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.dp.budget import Budget
@@ -180,7 +179,7 @@ class Server(fl.Server):
         """SECRET. grown: the last round of the tree.  estimates: (levels, d), its noise."""
 
         grown: int = 0
-        estimates: NDArray[np.float64] = fl.from_party(
+        estimates: fl.Doubles = fl.from_party(
             lambda party: np.zeros((party.config.length.bit_length(), party.spec.size))
         )
 
@@ -210,7 +209,7 @@ class Server(fl.Server):
             self.state.weights = gather.model(old + config.server_step(r) * self.state.v)
         return {"participants": len(answers.got), "asked": len(asked)}
 
-    def noise(self, r: int, of: bytes) -> NDArray[np.float64]:
+    def noise(self, r: int, of: bytes) -> fl.Doubles:
         """(d,) how the tree's noise changes until round r, each node's of variance 1. of: what it is added to.
 
         Rounds without a model are leaves of no change.

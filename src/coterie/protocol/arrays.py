@@ -1,4 +1,4 @@
-"""Checks of arrays."""
+"""Types and checks of arrays."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.protocol.errors import PeerError, UserError
+
+Array = NDArray[Any]
+Flags = NDArray[np.bool_]
+Words = NDArray[np.uint32]
+"""Numbers mod 2^32."""
+Words64 = NDArray[np.uint64]
 
 
 def finite(values: ArrayLike, what: str, *axes: str) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """Parties, messages and steps: ``import coterie.protocol.core as fl``. ``coterie.method`` adds more."""
 
 from coterie.protocol import codec, state
+from coterie.protocol.arrays import Array, Flags, Words, Words64
 from coterie.protocol.effects import (
     Compute,
     Effect,

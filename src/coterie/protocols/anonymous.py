@@ -13,9 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 import coterie.protocol.core as fl
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import BlindedVector
@@ -66,7 +63,7 @@ def opened(helper: KeyedParty, msg: Relayed, length: int, *, blinded: bool = Tru
     return vector
 
 
-def comparable(opened: Mapping[int, BlindedVector]) -> dict[int, NDArray[np.int64]]:
+def comparable(opened: Mapping[int, BlindedVector]) -> dict[int, fl.Integers]:
     """By position, exact differences (d,) of the vectors under one mask from one of them. Raises PeerError without a
     majority.
     """

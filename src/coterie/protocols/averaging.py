@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.aggregation.buffers import stepped, with_buffers
@@ -84,7 +83,7 @@ class Gather:
     update.
     """
 
-    def __init__(self, spec: fl.ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
+    def __init__(self, spec: fl.ModelSpec, weights: fl.Array, means: int = 1, models: int = 1) -> None:
         self.spec, self.models = spec, models
         self.means = [WeightedMean(models * spec.size) for _ in range(means)]
         self._size = largest(weights)
@@ -132,7 +131,7 @@ class Gather:
             new = stepped(self.spec, flat, new - flat, new, step)
         return self.model(new).reshape(old.shape)
 
-    def model(self, new: NDArray[np.float64]) -> NDArray[np.float32]:
+    def model(self, new: fl.Doubles) -> fl.Vector:
         """float32. Raises RunError if a client would refuse it."""
         if not (most := largest(new)) <= MOST_WEIGHT:
             named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
@@ -178,7 +177,7 @@ class ModelClient(fl.Party, role="client"):
     def held_model(self) -> int:
         return 0
 
-    def models(self, msg: Any) -> NDArray[np.float32]:
+    def models(self, msg: Any) -> fl.Vector:
         """(k, d). Raises PeerError for another shape."""
         return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(
             -1, self.spec.size
@@ -194,13 +193,13 @@ class ModelClient(fl.Party, role="client"):
             self.state.last = weights.reshape(-1)
         return weights
 
-    def last_models(self) -> NDArray[np.float32]:
+    def last_models(self) -> fl.Vector:
         """(k, d) sent last, or the initial ones."""
         if self.state.last is None:
             return self.starts[: self.config.models]
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
 
-    def last_starts(self) -> NDArray[np.float32]:
+    def last_starts(self) -> fl.Vector:
         return self.last_models()
 
     def fit(self, start: fl.Vector, r: int, **more: Any) -> fl.Fit:
@@ -303,7 +302,7 @@ class Server(fl.Party, role="server"):
             self.state.weights = gather.model(stepped(self.spec, old, step, mean, 1.0))
         return {"participants": len(answers.got), "asked": len(names), **gather.notes()}, answers
 
-    def last_starts(self) -> NDArray[np.float32]:
+    def last_starts(self) -> fl.Vector:
         return np.asarray(self.state.weights).reshape(-1, self.spec.size)
 
     def last(self) -> Mapping[str, fl.Vector]:

@@ -18,7 +18,6 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.crypto import paillier
@@ -191,9 +190,7 @@ def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: Blind
     return signed(helper.own, ClusterSum(r, cluster, count, cipher, count_signature))
 
 
-def opened_mean(
-    member: KeyedParty, msg: ClusterModel, helper: str, r: int, length: int
-) -> fl.Work[NDArray[np.float64]]:
+def opened_mean(member: KeyedParty, msg: ClusterModel, helper: str, r: int, length: int) -> fl.Work[fl.Doubles]:
     """A member: the mean (length,) over the cluster. Raises PeerError for an impossible message, and SignatureError."""
     if msg.count < 1 or msg.round != r:
         raise fl.PeerError(f"a mean of {msg.count} models of round {msg.round} for round {r}")

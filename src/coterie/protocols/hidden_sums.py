@@ -24,7 +24,6 @@ from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
 
-Words = NDArray[np.uint32]
 SIGNATURE_BYTES = 64
 
 
@@ -126,7 +125,7 @@ def upload_name(client: str, upload: HiddenUpdate, named: bytes = b"") -> bytes:
     return digest("coterie/upload/1", client, upload.round, named, upload.check, upload.seeds)
 
 
-def numbers_name(x: Words, after: bytes) -> bytes:
+def numbers_name(x: fl.Words, after: bytes) -> bytes:
     """32 bytes that name words x (d,). after: a name of the rows before them."""
     return digest("coterie/numbers of an upload/2", x.data, after)
 
@@ -171,7 +170,7 @@ class ClientRow(fl.Component):
             secret.rounds, secret.lost = 0, not possible
         return shared_rows.queries(secret.group, secret.groups, self.party.secrets("query", since))
 
-    def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:
+    def upload(self, x: fl.Words, r: int, helper: str) -> HiddenUpdate:
         """Words (d,) in shares. Raises PeerError before it has a group."""
         secret, party = self.secret, self.party
         if secret.group < 0:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.aggregation.buffers import stepped
@@ -45,7 +44,7 @@ class Aggregate(Protocol):
     def take(self, values: fl.Vector, staleness: int, samples: int, name: str) -> None:
         """A client's update (d,), ``staleness`` rounds late."""
 
-    def result(self) -> NDArray[np.float64]:
+    def result(self) -> fl.Doubles:
         """The next model, (d,) float64. Requires at least one update."""
 
 
@@ -73,7 +72,7 @@ class Mean:
         self._sum.take(values, weight)
         self._total += weight
 
-    def result(self) -> NDArray[np.float64]:
+    def result(self) -> fl.Doubles:
         total, over = self._sum.value(), self.over or self._total
         w = self.weights.astype(np.float64)
         change = total / over - w if self.of == "model" else total / over
@@ -220,9 +219,9 @@ class Filling:
         change = Buffered(name, self.server.state.begun[asked], values)
         self._came.append((asked, self._place[name], change))
 
-    def result(self) -> NDArray[np.float64]:
+    def result(self) -> fl.Doubles:
         state = self.server.state
-        w: NDArray[np.float64] = state.weights.astype(np.float64)
+        w: fl.Doubles = state.weights.astype(np.float64)
         held = [*state.waiting, *(change for *_, change in sorted(self._came, key=lambda one: one[:2]))]
         size = self.server.size
         while len(held) >= size:
@@ -251,7 +250,7 @@ class BufferServer(LateServer, role="server"):
         asked = sample_size(len(self.clients), self.config.participation)
         return self.config.buffer or max(1, min(10, asked // 2))
 
-    def moved(self, w: NDArray[np.float64], changes: Sequence[Buffered], step: float) -> NDArray[np.float64]:
+    def moved(self, w: fl.Doubles, changes: Sequence[Buffered], step: float) -> fl.Doubles:
         raise NotImplementedError
 
     def staleness(self, change: Buffered) -> int:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.dp.ledger import Release
@@ -376,7 +375,7 @@ def best_model(models: Iterable[fl.Vector]) -> fl.Work[int]:
 
 
 @fl.local("label histogram")
-def label_counts(own: fl.OwnData, classes: int) -> NDArray[np.int64]:
+def label_counts(own: fl.OwnData, classes: int) -> fl.Integers:
     """(classes,) of the party's samples."""
     return np.bincount(own.y, minlength=classes).astype(np.int64)
 

@@ -14,17 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 import coterie.protocol.core as fl
 from coterie.crypto.paillier import CipherVector
 from coterie.protocols.anonymous import SERVICE, KeyedParty
 from coterie.protocols.cluster_sums import ClusterModel, Received, converted, distribute, masked_sum, opened_mean
 
 FEWEST = 3
-
-Floats = NDArray[np.float64]
 
 
 class AskForTerm(fl.FromHub, frozen=True):
@@ -74,13 +69,13 @@ def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) ->
     return tuple(name for _, name in answers.got)
 
 
-def term(client: KeyedParty, msg: AskForTerm, values: Floats) -> fl.Work[Term]:
+def term(client: KeyedParty, msg: AskForTerm, values: fl.Doubles) -> fl.Work[Term]:
     return Term(msg.round, msg.number, (yield fl.Encrypt(client.keys.public(SERVICE), values)).to_bytes())
 
 
 def opened_total(
     client: KeyedParty, msg: Total, helper: str, r: int, lengths: Mapping[int, int], held: Mapping[int, Any]
-) -> fl.Work[tuple[Floats, Received]]:
+) -> fl.Work[tuple[fl.Doubles, Received]]:
     """A client: the sum (length,) and its answer. held: the sums that it has.
 
     Raises PeerError for too few terms, one of these, and as ``opened_mean``.

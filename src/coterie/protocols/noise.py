@@ -11,7 +11,7 @@ from typing import Annotated
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 import coterie.protocol.core as fl
 from coterie.crypto.threshold import Group
@@ -120,7 +120,7 @@ def check_sums(mechanism: Distributed, parties: int, who: str, error: float) -> 
         )
 
 
-def mean_change(mechanism: Distributed, opened: ArrayLike, terms: int, rotated: bytes) -> NDArray[np.float64]:
+def mean_change(mechanism: Distributed, opened: ArrayLike, terms: int, rotated: bytes) -> fl.Doubles:
     """(p,) the mean change of an opened sum of so many clients' numbers, (p,) in steps.
 
     Raises PeerError if no honest parties can have made it.

@@ -22,7 +22,7 @@ from coterie.crypto import norm_proof, one_hot
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import OVERHEAD_BYTES, digest
-from coterie.protocols.hidden_sums import SIGNATURE_BYTES, HiddenUpdate, Words, opened_from, sealed_to, upload_name
+from coterie.protocols.hidden_sums import SIGNATURE_BYTES, HiddenUpdate, opened_from, sealed_to, upload_name
 
 Upload = tuple[str, int]
 NAME_BYTES = 32
@@ -82,7 +82,7 @@ def _bound(party: Any) -> int:
     return norm_proof.bound_of(grid.longest)
 
 
-def _projected(coin: bytes, shares: Sequence[Words]) -> Words:
+def _projected(coin: bytes, shares: Sequence[fl.Words]) -> fl.Words:
     return norm_proof.projected(coin, np.stack(shares))
 
 
@@ -93,8 +93,8 @@ class Uploaded(fl.SecretStruct):
     """SECRET. name: 32 bytes.  x: (d,) words.  hub: (d,) the hub's share of x."""
 
     name: bytes
-    x: Words
-    hub: Words
+    x: fl.Words
+    hub: fl.Words
 
 
 class Unproved(fl.SecretStruct):
@@ -111,7 +111,7 @@ class ClientNorms(fl.Component):
         super().__init__()
         self.helper = helper
 
-    def keep(self, x: Words, update: HiddenUpdate, groups: int) -> None:
+    def keep(self, x: fl.Words, update: HiddenUpdate, groups: int) -> None:
         """An upload of the words x (d,), to be proved."""
         oldest = update.round - self.party.config.max_staleness
         kept = {of: one for of, one in self.secret.sent.items() if of >= oldest}
@@ -176,7 +176,7 @@ class HubNorms(fl.Component):
         yield from fl.for_each(challenges, NormProof, fold, deadline_s=deadline_s)
         return Tossing(parts, names, proofs)
 
-    def told(self, r: int, tossing: Tossing, uploads: Sequence[Upload], shares: Sequence[Words]) -> list[bytes]:
+    def told(self, r: int, tossing: Tossing, uploads: Sequence[Upload], shares: Sequence[fl.Words]) -> list[bytes]:
         """For the helper, of each upload. shares: the hub's, (d,) each."""
         coin = _coin(self.party, r, tossing.parts)
         found = []
@@ -225,7 +225,7 @@ class HelperNorms(fl.Component):
         return _coin(self.party, r, part + secret.part)
 
     def short(
-        self, coin: bytes, uploads: Sequence[tuple[str, int, bytes]], told: Sequence[bytes], shares: Sequence[Words]
+        self, coin: bytes, uploads: Sequence[tuple[str, int, bytes]], told: Sequence[bytes], shares: Sequence[fl.Words]
     ) -> list[bool]:
         """Which uploads' (client, round and name) proofs hold. shares: the helper's, (d,) each."""
         if not uploads:
@@ -233,7 +233,7 @@ class HelperNorms(fl.Component):
         every = zip(uploads, told, _projected(coin, shares), strict=True)
         return [self._holds(coin, *upload, data, y) for upload, data, y in every]
 
-    def _holds(self, coin: bytes, client: str, of: int, upload: bytes, data: bytes, y: Words) -> bool:
+    def _holds(self, coin: bytes, client: str, of: int, upload: bytes, data: bytes, y: fl.Words) -> bool:
         if upload not in self.secret.uploads:
             return False
         at = norm_proof.told_bytes()

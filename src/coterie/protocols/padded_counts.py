@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.crypto.marks import pad
@@ -28,8 +27,6 @@ from coterie.protocols.local_training import MOST_SAMPLES, counts_labels, label_
 FEWEST = 3
 LONGEST = 64
 """A list with one that lies, or is lost, counts for nothing."""
-
-Counts = NDArray[np.int64]
 
 
 @fl.message(src=fl.HUB)
@@ -70,8 +67,8 @@ class CountsTold(msgspec.Struct):
     """SECRET."""
 
     names: str = ""  # the list that it was told
-    sent: Counts | None = None  # its counts then, in any attempt and run
-    total: Counts | None = None  # its model's
+    sent: fl.Integers | None = None  # its counts then, in any attempt and run
+    total: fl.Integers | None = None  # its model's
 
     def __repr__(self) -> str:
         return "<CountsTold>"
@@ -152,7 +149,7 @@ class CountsServer(fl.Component):
                 names_of[id(array)] = digest("coterie/counted model/1", np.ascontiguousarray(array).tobytes())
             groups.setdefault((names_of[id(array)], ready[name]), []).append(name)
         lists = {key: listed(group, before) for key, group in groups.items()}
-        terms: dict[str, NDArray[np.uint64]] = {}
+        terms: dict[str, fl.Words64] = {}
         labels = int(hub.spec.outputs)
 
         def fold(name: str, answer: PaddedCounts) -> None:
@@ -205,7 +202,7 @@ def divided(names: Sequence[str]) -> list[Sequence[str]]:
     return [names[start:end] for start, end in pairwise(ends)]
 
 
-def _possible(counts: Counts, labels: int, most: int) -> bool:
+def _possible(counts: fl.Integers, labels: int, most: int) -> bool:
     return counts.shape == (labels,) and counts.min() >= 0 and counts.max() <= most and 0 < counts.sum() <= most
 
 

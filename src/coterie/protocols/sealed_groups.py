@@ -36,7 +36,6 @@ from coterie.crypto.marks import MARK_BYTES, add_up, mark
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
 from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey, digest
-from coterie.crypto.two_party import Words64
 from coterie.protocols.anonymous import Relayed, check_relayed
 from coterie.protocols.hidden_settings import renews
 from coterie.protocols.hidden_sums import sealed_to
@@ -342,7 +341,7 @@ class Description:
     weight: int
     mark: bytes
     ours: bytes
-    row: Words64
+    row: fl.Words64
 
 
 def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: bytes, length: int) -> Description:

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.clustering.signature import HOLDERS
@@ -37,9 +36,6 @@ SPREAD = 2
 FRACTION_BITS = 32  # after the point, of a sum's numbers
 LARGEST = 2.0**17  # of a client's term of the spread, so that those of 10,000 clients do not wrap
 SIZES = 24  # powers of two that a client's number of samples may reach
-
-Floats = NDArray[np.float64]
-Words64 = NDArray[np.uint64]
 
 
 class AskForSummand(fl.FromHub, frozen=True):
@@ -90,7 +86,7 @@ def length_of(party: Any, number: int) -> int:
     return 4 * signatures.labels(party.spec) if number == SPREAD else signatures.lengths(party.spec)[number]
 
 
-def _mask(key: bytes, length: int) -> Words64:
+def _mask(key: bytes, length: int) -> fl.Words64:
     return np.frombuffer(keystream(key, 8 * length), "<u8")
 
 
@@ -161,7 +157,7 @@ class HelperSums(fl.Component):
 class SumsOpened(fl.SecretStruct):
     """SECRET. totals: the opened sums, by number.  weight: of its samples, in 16ths."""
 
-    totals: dict[int, Floats] = msgspec.field(default_factory=dict)
+    totals: dict[int, fl.Doubles] = msgspec.field(default_factory=dict)
     weight: int = 0
 
 
@@ -189,31 +185,31 @@ class ClientSums(fl.Component):
         sealed = sealed_to(party, self.helper, seed, "term", msg.number)
         return Summand(msg.round, msg.number, words.tobytes(), sealed)
 
-    def _term(self, number: int) -> fl.Work[Floats]:
+    def _term(self, number: int) -> fl.Work[fl.Doubles]:
         if number == STATISTICS:
-            statistics: Floats = yield fl.Local(signatures.label_statistics, (self.kept(), True))
+            statistics: fl.Doubles = yield fl.Local(signatures.label_statistics, (self.kept(), True))
             return statistics
         if number == SPREAD:
             seed = int(self.party.rng("halves").integers(1 << 62))
-            terms: Floats = yield fl.Local(signatures.residual_spread, (*self._reference(), seed))
+            terms: fl.Doubles = yield fl.Local(signatures.residual_spread, (*self._reference(), seed))
             return np.clip(terms, -LARGEST, LARGEST)
-        size: Floats = np.zeros(SIZES)
+        size: fl.Doubles = np.zeros(SIZES)
         size[min(self.party.samples.bit_length(), SIZES - 1)] = 1.0
         if self.party.config.clusters == 1:
             return size
-        held: Floats = yield fl.Local(signatures.labels_held, (signatures.labels(self.party.spec),))
+        held: fl.Doubles = yield fl.Local(signatures.labels_held, (signatures.labels(self.party.spec),))
         return np.concatenate([held, size])
 
-    def row(self) -> fl.Work[Floats]:
+    def row(self) -> fl.Work[fl.Doubles]:
         """(row_length,) what it shares for the grouping. Raises PeerError before the sums."""
         totals = self.secret.totals
         if totals.keys() != {HELD, STATISTICS, SPREAD}:
             raise fl.PeerError(f"asked for a row after the sums {sorted(totals)}")
         seed = int.from_bytes(_derived(self.party.keys.own_bytes(CLIENTS), "basis"), "big")
-        row: Floats = yield fl.Local(signatures.residual_row, (*self._reference(), totals[SPREAD], seed))
+        row: fl.Doubles = yield fl.Local(signatures.residual_row, (*self._reference(), totals[SPREAD], seed))
         return row
 
-    def _reference(self) -> tuple[NDArray[np.bool_], Floats]:
+    def _reference(self) -> tuple[fl.Flags, fl.Doubles]:
         return self.kept(), self.secret.totals[STATISTICS]
 
     @property
@@ -226,7 +222,7 @@ class ClientSums(fl.Component):
         totals = sorted(self.secret.totals.items())
         return digest("coterie/sums/1", *(part for number, total in totals for part in (number, total.tobytes())))
 
-    def kept(self) -> NDArray[np.bool_]:
+    def kept(self) -> fl.Flags:
         return np.asarray(np.rint(self.secret.totals[HELD][:-SIZES]) >= HOLDERS)
 
     @fl.on(OpenSum, answers=fl.Done)
@@ -245,7 +241,7 @@ class ClientSums(fl.Component):
         return fl.Done(msg.round)
 
 
-def _masks(seed: bytes, number: int, told: str, length: int, clients: Sequence[str]) -> Words64:
+def _masks(seed: bytes, number: int, told: str, length: int, clients: Sequence[str]) -> fl.Words64:
     """Of the clients told, one name a line. Raises PeerError for too few, and for strangers."""
     names, total = told.split("\n"), np.zeros(length, np.uint64)
     if not FEWEST <= len(set(names)) == len(names) or not set(names) <= set(clients):

@@ -20,7 +20,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.clustering import evidence
@@ -35,8 +34,6 @@ from coterie.protocols.masked_sums import AskForTerm, Term, Total, summed, tell,
 
 HELD, STATISTICS = 0, 1  # the numbers of the two sums
 DIMENSION = 256  # of a projected half
-
-Floats = NDArray[np.float64]
 
 
 class Characterise(fl.FromHub, frozen=True):
@@ -181,7 +178,7 @@ def group(
         found = sig.find_groups(rows[honest], helper.rng("signs of signatures"), groups, smallest)
         where = np.array(positions, np.int64)[honest]
         return GroupingState(base.stored(), found), Grouped(msg.round, where, found.labels, found.why)
-    base, near = key.blinded(before.base), dict[int, Floats]()
+    base, near = key.blinded(before.base), dict[int, fl.Doubles]()
     for j, one in sorted(opened.items()):
         try:
             row = np.asarray(one.minus(base) * step, np.float64)
@@ -199,18 +196,18 @@ def group(
 
 
 @fl.local("labels held")
-def labels_held(own: fl.OwnData, count: int) -> Floats:
+def labels_held(own: fl.OwnData, count: int) -> fl.Doubles:
     return (np.bincount(_labels(own, count), minlength=count) > 0).astype(np.float64)
 
 
 @fl.local("label statistics")
-def label_statistics(own: fl.OwnData, kept: NDArray[np.bool_], standardised: bool = False) -> Floats:
+def label_statistics(own: fl.OwnData, kept: fl.Flags, standardised: bool = False) -> fl.Doubles:
     x = evidence.features(own.x) if standardised else sig.mapped(own.x)
     return sig.statistics(x, _labels(own, len(kept)), kept)
 
 
 @fl.local("label residuals")
-def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
+def label_residuals(own: fl.OwnData, kept: fl.Flags, total: fl.Doubles, seed: int) -> fl.Doubles:
     """(2, (labels + 1) m) of two halves of its samples. Raises PeerError for a total of no data."""
     x, y, to = sig.mapped(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = sig.halves(y, np.random.default_rng(seed))
@@ -218,7 +215,7 @@ def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, see
 
 
 @fl.local("residual spread")
-def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
+def residual_spread(own: fl.OwnData, kept: fl.Flags, total: fl.Doubles, seed: int) -> fl.Doubles:
     """``evidence.spread_terms``, (4 labels,). seed: of the halves. Raises as ``label_residuals``."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = sig.halves(y, np.random.default_rng(seed))
@@ -227,21 +224,21 @@ def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, see
 
 
 @fl.local("residual row")
-def residual_row(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, seed: int) -> Floats:
+def residual_row(own: fl.OwnData, kept: fl.Flags, total: fl.Doubles, spread: fl.Doubles, seed: int) -> fl.Doubles:
     """``evidence.row``. seed: of its basis, which no server has."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     counts, sums = evidence.residuals(x, y, to)
     return evidence.row(counts, sums @ evidence.basis(seed), evidence.spread(spread))
 
 
-def _reference(total: Floats, kept: NDArray[np.bool_]) -> sig.Reference:
+def _reference(total: fl.Doubles, kept: fl.Flags) -> sig.Reference:
     try:
         return sig.reference(total, kept)
     except fl.UserError as error:
         raise fl.PeerError(str(error)) from None
 
 
-def _labels(own: fl.OwnData, count: int) -> NDArray[np.int64]:
+def _labels(own: fl.OwnData, count: int) -> fl.Integers:
     y = own.y
     if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < count):
         raise fl.UserError(
@@ -250,25 +247,25 @@ def _labels(own: fl.OwnData, count: int) -> NDArray[np.int64]:
     return np.asarray(y, np.int64)
 
 
-def contributed(client: KeyedParty, msg: AskForTerm, totals: Mapping[int, Floats]) -> fl.Work[Term]:
+def contributed(client: KeyedParty, msg: AskForTerm, totals: Mapping[int, fl.Doubles]) -> fl.Work[Term]:
     """A client: its term, of the next sum alone. totals: the sums that it has."""
     if msg.round or msg.number not in (HELD, STATISTICS) or msg.number != len(totals):
         raise fl.PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
     if msg.number == HELD:
-        values: Floats = yield fl.Local(labels_held, (labels(client.spec),))
+        values: fl.Doubles = yield fl.Local(labels_held, (labels(client.spec),))
     else:
         values = yield fl.Local(label_statistics, (_kept(totals),))
     return (yield from term(client, msg, values))
 
 
 def characterised(
-    client: KeyedParty, msg: Characterise, totals: Mapping[int, Floats], secret_seed: bytes
+    client: KeyedParty, msg: Characterise, totals: Mapping[int, fl.Doubles], secret_seed: bytes
 ) -> fl.Work[Characterised]:
     """A client: its signature, once it has both sums. secret_seed: 32 bytes, SECRET of all clients."""
     if totals.keys() != {HELD, STATISTICS}:
         raise fl.PeerError(f"asked for a signature after the sums {sorted(totals)}")
     seed = int(client.rng("halves").integers(1 << 62))
-    both: Floats = yield fl.Local(label_residuals, (_kept(totals), totals[STATISTICS], seed))
+    both: fl.Doubles = yield fl.Local(label_residuals, (_kept(totals), totals[STATISTICS], seed))
     shown = np.concatenate([project(half, DIMENSION, secret_seed) for half in both])
     return Characterised(msg.round, (yield fl.Encrypt(client.keys.public(SERVICE), shown)).to_bytes())
 
@@ -286,5 +283,5 @@ def signature_cost(client: KeyedParty, msg: Characterise) -> fl.Cost:
     return fl.Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(2 * DIMENSION))
 
 
-def _kept(totals: Mapping[int, Floats]) -> NDArray[np.bool_]:
+def _kept(totals: Mapping[int, fl.Doubles]) -> fl.Flags:
     return np.asarray(np.rint(totals[HELD]) >= sig.HOLDERS)

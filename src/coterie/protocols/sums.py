@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 import coterie.protocol.core as fl
 from coterie.crypto.ckks import PublicKey, SecretKey, keygen
@@ -133,7 +133,7 @@ class SumNoise(fl.Component):
             self.secret.sealed = [*self.secret.sealed, one]
         return one.of
 
-    def added(self, name: str, values: fl.Vector, r: int, of: bytes) -> NDArray[np.float64]:
+    def added(self, name: str, values: fl.Vector, r: int, of: bytes) -> fl.Doubles:
         """(p,) the numbers of these (d,) values with this client's share of noise, in units of the cipher.
 
         of: names the values. Raises PeerError if another sum of the round's vectors was opened.

@@ -197,7 +197,7 @@ def changed_shares(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, dict[
             fields = dict(zip(Shares.__struct_fields__, args, strict=True))
             return Shares(**change(cls, fields))
 
-    monkeypatch.setattr(hidden_servers, "Shares", Lying)
+    monkeypatch.setattr(hidden_servers.sums, "Shares", Lying)
 
 
 def first_line(fields: dict[str, Any]) -> str:

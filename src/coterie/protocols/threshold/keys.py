@@ -24,8 +24,6 @@ from itertools import combinations
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.crypto import threshold_generation
@@ -45,7 +43,6 @@ KEPT_ACCOUNTS = 256
 TERMS = "terms"
 UNREADABLE = "its answer cannot be read"
 
-Floats = NDArray[np.float64]
 Lost = dict[str, str]
 """By name, why a party is left out."""
 Of = tuple[int, str, int]

@@ -228,7 +228,7 @@ def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
 class OpenedSum:
     """values: (d,) float64.  among: the holders that opened it.  blamed: of false shares.  tries: how many."""
 
-    values: keys.Floats
+    values: fl.Doubles
     among: tuple[str, ...]
     blamed: tuple[str, ...] = ()
     tries: int = 1
@@ -329,7 +329,7 @@ def _closed(name: str, needed: int, holders: int, gone: keys.Lost, suspect: str)
 
 def _answered(
     key: HubKey, sums: Mapping[int, Closed], among: tuple[str, ...], tries: int
-) -> fl.Steps[tuple[dict[int, keys.Floats | None], keys.Lost]]:
+) -> fl.Steps[tuple[dict[int, fl.Doubles | None], keys.Lost]]:
     one, prepared = key.group, {}
     for number, closed in sums.items():
         purpose = f"opening {tries} of sum {number} under {key.name} {key.terms.number}"
@@ -352,7 +352,7 @@ def _answered(
         return {}, lost
     yield from fl.spend(fl.Cost(crypto_s=sum(one.seconds("opened", length, holders=len(among)) for length in lengths)))
     parts = {name: fl.unbundle(got[name].parts, len(prepared)) for name in among}
-    values: dict[int, keys.Floats | None] = {}
+    values: dict[int, fl.Doubles | None] = {}
     for i, (number, ready) in enumerate(prepared.items()):
         try:
             values[number] = threshold_opening.opened(one, ready, {name: parts[name][i] for name in among})

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
@@ -33,7 +32,7 @@ class Made:
     fewer clusters than asked for, or "".
     """
 
-    here: Mapping[str, NDArray[np.bool_]]
+    here: Mapping[str, fl.Flags]
     order: Sequence[str]
     anew: bool
     why_fewer: str
@@ -49,8 +48,8 @@ class BusinessServer(fl.Party, role=HUB):
         participant's clusters, or was never received.
         """
 
-        phi: dict[str, NDArray[np.bool_]] = fl.field(default_factory=dict)
-        phi_rows: NDArray[np.bool_] | None = None
+        phi: dict[str, fl.Flags] = fl.field(default_factory=dict)
+        phi_rows: fl.Flags | None = None
         clustered_order: tuple[str, ...] = ()
         clustered: int = 0
         unsettled: bool = False
@@ -179,7 +178,7 @@ class BusinessServer(fl.Party, role=HUB):
         unsettled = self.config.clusters == "auto" and self.state.unsettled
         return unsettled or any(name not in self.state.phi for name in names)
 
-    def assigned(self, r: int, clustered: messages.Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
+    def assigned(self, r: int, clustered: messages.Clustered, shuffled: list[str]) -> dict[str, fl.Array]:
         where = clustered.positions.tolist()
         c = len(where) if self.config.clusters == "auto" else self.config.clusters
         distinct = 0 < len(set(where)) == len(where)
@@ -203,7 +202,7 @@ class BusinessServer(fl.Party, role=HUB):
             raise fl.PeerError(f"no phi in round {r}, where it was asked for")
         return {name: self.state.phi[name] for name in names}
 
-    def renumbered(self, names: list[str], new: NDArray[Any]) -> NDArray[Any]:
+    def renumbered(self, names: list[str], new: fl.Array) -> fl.Array:
         if self.config.clusters == "auto":
             used = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients))
             away = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients if name not in names))
@@ -247,11 +246,11 @@ class BusinessServer(fl.Party, role=HUB):
         return numbers(self.state.phi[name]) if name in self.state.phi else frozenset()
 
 
-def numbers(row: NDArray[Any]) -> frozenset[int]:
+def numbers(row: fl.Array) -> frozenset[int]:
     return frozenset(np.flatnonzero(row).tolist())
 
 
-def numbered_like(old: NDArray[Any], new: NDArray[Any], free: NDArray[Any]) -> NDArray[Any]:
+def numbered_like(old: fl.Array, new: fl.Array, free: fl.Array) -> fl.Array:
     """phi (n, <= c), numbered so that as many rows as possible keep their numbers in ``old``.
 
     old: (n, c).  free: (c,) bool; other clusters get the lowest free numbers.

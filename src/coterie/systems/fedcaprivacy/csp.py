@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.affinity import pairwise_distances
@@ -38,7 +37,7 @@ class ServiceProvider(fl.Party, role=CSP):
 
         opened: dict[int, StoredVector] = fl.field(default_factory=dict)
         round: int = 0
-        affinity: NDArray[np.float64] | None = None
+        affinity: fl.Doubles | None = None
         clustered: int = 0
         number: int = 1
         found: int = 1
@@ -97,7 +96,7 @@ class ServiceProvider(fl.Party, role=CSP):
         key = self.keys.own(SERVICE).public
         return {j: key.blinded(one) for j, one in stored.items()}
 
-    def counted(self, r: int, rows: NDArray[Any]) -> int:
+    def counted(self, r: int, rows: fl.Array) -> int:
         """The median of the clusters in use, and those found now and last."""
         before, smallest = self.state.found, max(SMALLEST, self.config.smallest(self.common.mode))
         self.state.found = count_clusters(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
@@ -37,7 +36,7 @@ class Participant(fl.Party, role=PARTICIPANT):
         weights: fl.Vector | None = None
         clusters: dict[int, fl.Vector] = fl.field(default_factory=dict)
         round: int = 0
-        totals: dict[int, NDArray[np.float64]] = fl.field(default_factory=dict)
+        totals: dict[int, fl.Doubles] = fl.field(default_factory=dict)
 
     state: State
     config: FedCAPrivacyConfig

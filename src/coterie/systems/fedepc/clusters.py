@@ -14,12 +14,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.selection.bandit import Bandit, Choice, Cics, learned
-
-Doubles = NDArray[np.float64]
 
 LEAST_LOSS = 1e-6
 """Smaller losses are all alike for the reward."""
@@ -30,7 +27,7 @@ class Chosen(msgspec.Struct):
     before.
     """
 
-    contexts: Doubles
+    contexts: fl.Doubles
     places: tuple[int, ...]
     losses: dict[str, float]
 
@@ -98,7 +95,7 @@ class Pick:
 
     choice: Choice
     names: Sequence[str]
-    contexts: Doubles
+    contexts: fl.Doubles
     waits: bool = False
     can_train: bool = True
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.divergence import calibrated, modified_divergence
@@ -24,9 +23,6 @@ from coterie.systems.fedepc.config import FedEPCConfig
 from coterie.systems.fedepc.contexts import check_vector, regrouped
 from coterie.systems.fedepc.messages import HELPER
 
-Doubles = NDArray[np.float64]
-Labels = NDArray[np.int64]
-
 
 class Helper(fl.Party, role=HELPER):
     keys = HeldKeys(PublicKey, SecretKey)
@@ -36,7 +32,7 @@ class Helper(fl.Party, role=HELPER):
 
         groups: Groups | None = None
         round: int = -1
-        come: dict[int, Doubles] = msgspec.field(default_factory=dict)
+        come: dict[int, fl.Doubles] = msgspec.field(default_factory=dict)
         formed: Formed = msgspec.field(default_factory=Formed)
 
     state: State
@@ -79,13 +75,13 @@ class Helper(fl.Party, role=HELPER):
         return (yield from cluster_sums.convert(self, msg, self.spec.size, self.state.formed))
 
 
-def divergences(groups: Groups, settings: Aidc) -> NDArray[Any]:
+def divergences(groups: Groups, settings: Aidc) -> fl.Array:
     # calibrated, so that few samples make no device seem far away
     mjs = modified_divergence(groups.features, groups.gamma) if groups.mjs is None else groups.mjs
     return calibrated(mjs, groups.floors, per_scale=settings.floors_per_scale)[0]
 
 
-def without_small(d: NDArray[Any], labels: Labels, least: int) -> Labels:
+def without_small(d: fl.Array, labels: fl.Integers, least: int) -> fl.Integers:
     """Merge clusters (n,) until all (but a single one of all) have so many devices: the smallest joins the nearest,
     by mean divergence, which keeps its number. d: (n, n) divergences.
     """

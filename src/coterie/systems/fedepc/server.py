@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.isomorphic import Aidc, Event, Groups
@@ -22,8 +21,6 @@ from coterie.systems.fedepc import contexts, messages
 from coterie.systems.fedepc.clusters import Cluster, Pick, Trained, successor
 from coterie.systems.fedepc.config import FedEPCConfig
 from coterie.systems.fedepc.messages import HUB, Describe, Train
-
-Doubles = NDArray[np.float64]
 
 
 class Server(fl.Party, role=HUB):
@@ -235,7 +232,7 @@ class Server(fl.Party, role=HUB):
                 contexts.time_budget(own, longest, p, self.least) if fixed == "auto" else fixed
             )
 
-    def costs(self, names: Iterable[str]) -> Doubles:
+    def costs(self, names: Iterable[str]) -> fl.Doubles:
         """(n,) |D_i| / f_i."""
         return np.array([self.state.devices[name].cost for name in names])
 

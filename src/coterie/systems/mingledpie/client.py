@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.mingled import Rebuilt, kept_all
@@ -50,7 +49,7 @@ class Client(fl.Party, role=CLIENT):
         """cluster: its true one, 0 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: their number."""
 
         cluster: int = 0
-        sets: dict[int, NDArray[np.bool_]] = fl.field(default_factory=dict)
+        sets: dict[int, fl.Flags] = fl.field(default_factory=dict)
         drawn: int = 0
 
     state: State
@@ -124,7 +123,7 @@ class Client(fl.Party, role=CLIENT):
             self.state.buffers = fitted.weights[self.layout.local]
         return signed(self.own, messages.Update(msg.round, msg.basis, identities, ciphers))
 
-    def _identities(self, cluster: int) -> NDArray[np.int64]:
+    def _identities(self, cluster: int) -> fl.Integers:
         """CI_i, drawn by algorithm 1 if missing."""
         if cluster not in self.secret.sets:
             draw = self.secrets("identities", self.secret.drawn).bytes

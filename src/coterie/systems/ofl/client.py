@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
@@ -20,8 +19,8 @@ from coterie.protocols.threshold import JointKeys, JointPads, KeyMaking, KeyOpen
 from coterie.selection.parameters import count, stalest_first
 from coterie.systems.ofl import messages
 from coterie.systems.ofl.config import check_usual, joint_of, shares
-from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Tell, Upload
-from coterie.systems.ofl.sparse import Indices, bits, check_sparse, places_of
+from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Places, Tell, Upload
+from coterie.systems.ofl.sparse import bits, check_sparse, places_of
 from coterie.systems.ofl.uploads import MemberState, Released, Uploading
 
 
@@ -36,7 +35,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         return self.common.initial if self.state.weights is None else self.state.weights
 
     @property
-    def synced(self) -> NDArray[np.int32]:
+    def synced(self) -> Places:
         """(p,) the round of each parameter's last download; 0 for the initial model."""
         return np.zeros(len(self.places), np.int32) if self.state.synced is None else self.state.synced
 
@@ -100,7 +99,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         upload = self.upload(r, (gamma.up, gamma.down), places, values)
         return signed(self.own, msgspec.structs.replace(upload, report=fl.codec.encode(report)))
 
-    def upload(self, r: int, gamma: tuple[float, float], places: Indices, values: fl.Vector) -> Upload:
+    def upload(self, r: int, gamma: tuple[float, float], places: fl.Integers, values: fl.Vector) -> Upload:
         total = len(self.places)
         self.state.wants = count(gamma[1], total) if gamma[1] > 0 else 0
         self.state.ratios = gamma
@@ -120,7 +119,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         self.download(msg.round, places_of(msg.places, len(self.places)), msg.values)
         return Kept(msg.round)
 
-    def download(self, r: int, chosen: Indices, values: fl.Vector) -> None:
+    def download(self, r: int, chosen: fl.Integers, values: fl.Vector) -> None:
         """Raises PeerError for more parameters than it has asked for."""
         if len(chosen) > self.state.wants:
             raise fl.PeerError(f"{len(chosen)} parameters, where {self.state.wants} were asked for")

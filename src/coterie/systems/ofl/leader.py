@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.contribution import contributed
@@ -20,7 +19,7 @@ from coterie.systems.ofl import messages
 from coterie.systems.ofl.client import Member
 from coterie.systems.ofl.config import PARAMETERS
 from coterie.systems.ofl.messages import CLIENT, LEADER, MANDATE_BYTES, MODEL, Upload, named, names
-from coterie.systems.ofl.sparse import Indices, check_sparse, mixed, places_of, spread
+from coterie.systems.ofl.sparse import check_sparse, mixed, places_of, spread
 
 
 class Office(fl.SecretStruct):
@@ -39,7 +38,7 @@ class Office(fl.SecretStruct):
     members: dict[str, bytes]
     wanted: dict[str, bytes]
     usual: float
-    numbers: NDArray[np.float64] | None = None
+    numbers: fl.Doubles | None = None
 
 
 class Client(Member, role=CLIENT, also=(LEADER,)):
@@ -97,7 +96,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         office = Office(msg.round, msg.cluster, msg.version, base, model, of, {}, msg.usual)
         return office, dict(zip(members, msg.counted.tolist(), strict=True)), asked
 
-    def sparse(self, name: str, upload: Upload) -> Indices:
+    def sparse(self, name: str, upload: Upload) -> fl.Integers:
         if upload.spec != self.spec.digest:
             raise fl.PeerError(f"{name}: an upload for a model of another shape")
         if (upload.places is None) == (self.mechanism is None):
@@ -122,7 +121,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         if not fits:
             raise fl.PeerError(f"{name}: an upload of larger values than an honest member sends")
 
-    def public_places(self, name: str, upload: Upload) -> Indices:
+    def public_places(self, name: str, upload: Upload) -> fl.Integers:
         k = len(upload.values)
         if not k:
             return np.zeros(0, np.int64)
@@ -171,7 +170,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         cipher = yield fl.Encrypt(padding(self, MODEL, msg.round, tuple(among)), values)
         return messages.Submitted(msg.round, cipher.to_bytes())
 
-    def noisy(self, mechanism: Distributed, msg: messages.Submit, leaders: int) -> fl.Work[NDArray[np.float64]]:
+    def noisy(self, mechanism: Distributed, msg: messages.Submit, leaders: int) -> fl.Work[fl.Doubles]:
         """(p,) its members' numbers, with its own share of noise unless members have added theirs. Raises PeerError
         for others once a sum of the round is opened.
         """

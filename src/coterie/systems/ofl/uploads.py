@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.dp.distributed import Distributed
@@ -16,7 +15,7 @@ from coterie.dp.uploads import Standard, eligible, shared_set
 from coterie.protocols.noise import rotation
 from coterie.selection.parameters import density, gumbel_top_k, max_min, o_factor
 from coterie.systems.ofl.config import OFLConfig
-from coterie.systems.ofl.sparse import Indices
+from coterie.systems.ofl.messages import Places
 
 NOISE = "upload noise"
 UPLOAD = "clipped change of the model"
@@ -47,7 +46,7 @@ class MemberState(msgspec.Struct):
     weights: fl.Vector | None = None
     last: fl.Vector | None = None
     before: fl.Vector | None = None
-    synced: NDArray[np.int32] | None = None
+    synced: Places | None = None
     trained: int = 0
     heard: int = 0
     wants: int = 0
@@ -74,7 +73,9 @@ class Uploading(fl.Party):
     def makers(self, r: int) -> int:
         return self.config.makers(len(fl.joined(self.common.clients, self.config, r)), 0)
 
-    def selected(self, r: int, start: fl.Vector, trained: fl.Vector, k: int, asked: bytes) -> tuple[Indices, fl.Vector]:
+    def selected(
+        self, r: int, start: fl.Vector, trained: fl.Vector, k: int, asked: bytes
+    ) -> tuple[fl.Integers, fl.Vector]:
         """The places of k parameters, and the values sent. asked: names both models, for the noise.
 
         "paper": the exponential mechanism with the o-factor as utility (l. 11), Laplace noise around density clusters

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
@@ -32,7 +31,7 @@ class Helper(fl.Party, role=HELPER):
         inverted: int = 0
         unpadded: tuple[int, int] = (0, 0)
         blinded: StoredVector | None = None
-        numbers: NDArray[np.float64] | None = None
+        numbers: fl.Doubles | None = None
 
     state: State
     config: PAFedConfig

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.typing import NDArray
-
 import coterie.method as fl
 
 HUB = "aggregator"
@@ -23,7 +21,7 @@ and the latter's correction.
 """
 
 
-def wide(key: Any, numbers: NDArray[Any]) -> Any:
+def wide(key: Any, numbers: fl.Array) -> Any:
     """At level 0, of numbers ``MODEL_TERMS`` times as large as an update's."""
     return key.encrypt(numbers / MODEL_TERMS, 0).scale(MODEL_TERMS)
 
