@@ -148,10 +148,7 @@ class Client(fl.Client):
 
     state: State
     config: CentralNoiseConfig
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        super().lasts(state, secret)
-        self.state.trained = state.trained
+    LASTS = ("trained",)
 
     @fl.on(fl.Train, fl.training, answers=Clipped)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Clipped]:

@@ -91,8 +91,8 @@ class Seat(fl.Component):
     grant: its name.  limits(party): the members, how many answer, and the scalars of a member per round.
     """
 
-    Secret = SwitchedFor
     secret: SwitchedFor
+    LASTS = ("openings",)
 
     def __init__(self, grant: str, limits: Callable[[Any], tuple[Sequence[str], int, int]], when: fl.When) -> None:
         super().__init__(when)
@@ -102,9 +102,6 @@ class Seat(fl.Component):
     def stand(self, msg: Stand, src: str) -> fl.Done:
         self.share()
         return fl.Done(msg.round)
-
-    def lasts(self, secret: SwitchedFor) -> None:
-        self.secret.openings = secret.openings
 
     def switch_cost(self, msg: Switch) -> fl.Cost:
         return fl.Cost(crypto_s=len(msg.ciphers) / max(1, self.party.keys.public(self.grant).wire_bytes(1)) * 1e-3)

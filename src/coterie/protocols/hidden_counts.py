@@ -137,15 +137,12 @@ class CountsHeld(msgspec.Struct):
 class ClientCounts(fl.Component):
     """Its party has ``row`` (``ClientRow``), ``sums`` (``ClientSums``), and state ``uploads``. helper: its name."""
 
-    Secret = CountsHeld
     secret: CountsHeld
+    LASTS = ("sent",)
 
     def __init__(self, helper: str) -> None:
         super().__init__(counts_labels)
         self.helper = helper
-
-    def lasts(self, secret: CountsHeld) -> None:
-        self.secret.sent = secret.sent
 
     @fl.on(AskForCounts, answers=HiddenCounts)
     def share(self, msg: AskForCounts, src: str) -> fl.Work[HiddenCounts]:
@@ -237,7 +234,6 @@ class CountsGathered(msgspec.Struct):
 
 
 class HubCounts(ServerCounts):
-    Secret = CountsGathered
     secret: CountsGathered
     sign = 1
 
@@ -320,12 +316,9 @@ class CountsSummed(msgspec.Struct):
 
 
 class HelperCounts(ServerCounts):
-    Secret = CountsSummed
     secret: CountsSummed
+    LASTS = ("names",)
     sign = -1
-
-    def lasts(self, secret: CountsSummed) -> None:
-        self.secret.names = secret.names
 
     @fl.on(AddCounts, answers=CountsSealed)
     def add(self, msg: AddCounts, src: str) -> CountsSealed:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -95,10 +95,7 @@ class ServerRows(fl.Component):
 
     sign: int
     secret: Any
-
-    def lasts(self, secret: Rows) -> None:
-        # sums of other uploads in a repeated round would show the difference
-        self.secret.added = secret.added
+    LASTS: ClassVar[tuple[str, ...]] = ("added",)  # sums of other uploads in a repeated round would show the difference
 
     @property
     def groups(self) -> int:
@@ -191,7 +188,6 @@ class ServerRows(fl.Component):
 
 
 class HubRows(ServerRows):
-    Secret = Rows
     secret: Rows
     sign = 1
 
@@ -314,15 +310,9 @@ class _Good:
 
 
 class HelperRows(ServerRows):
-    Secret = HelperShare
     secret: HelperShare
+    LASTS = ("added", "summed")  # sealed once more, with other noise, an upload would be released twice
     sign = -1
-
-    def lasts(self, secret: Rows) -> None:
-        # sealed once more, with other noise, an upload would be released twice
-        super().lasts(secret)
-        assert isinstance(secret, HelperShare)
-        self.secret.summed = secret.summed
 
     @fl.on(sums.Enlist, answers=fl.Done)
     def enlist(self, msg: sums.Enlist, src: str) -> fl.Done:

@@ -151,7 +151,6 @@ class HeldRow(fl.SecretStruct):
 
 
 class ClientRow(fl.Component):
-    Secret = HeldRow
     secret: HeldRow
 
     def join(

@@ -210,7 +210,6 @@ class Keys(fl.Component, Generic[PK, SK]):
     centre deal before round 1; ``HeldKeys`` at others.
     """
 
-    Secret = KeyStore
     secret: KeyStore
     takes: ClassVar[tuple[type[fl.Message], ...]] = ENROLMENT
 

@@ -104,7 +104,6 @@ class Unproved(fl.SecretStruct):
 
 
 class ClientNorms(fl.Component):
-    Secret = Unproved
     secret: Unproved
 
     def __init__(self, helper: str) -> None:
@@ -198,7 +197,6 @@ class Coin(fl.SecretStruct):
 
 
 class HelperNorms(fl.Component):
-    Secret = Coin
     secret: Coin
 
     @fl.on(Toss, answers=Tossed)

@@ -77,14 +77,11 @@ class CountsTold(msgspec.Struct):
 class CountsClient(fl.Component):
     """Its party has ``held_model``."""
 
-    Secret = CountsTold
     secret: CountsTold
+    LASTS = ("names", "sent")
 
     def __init__(self) -> None:
         super().__init__(counts_labels)
-
-    def lasts(self, secret: CountsTold) -> None:
-        self.secret.names, self.secret.sent = secret.names, secret.sent
 
     def follows(self, former: CountsTold) -> None:
         if former.names:

@@ -96,7 +96,6 @@ class PadKeys(msgspec.Struct):
 
 
 class ClientPads(OfGrants):
-    Secret = PadKeys
     secret: PadKeys
 
     def granted(self, msg: Granted) -> None:
@@ -119,7 +118,6 @@ class ClientPads(OfGrants):
 class KeeperPads(OfGrants):
     """At the holder of the key that sums open with."""
 
-    Secret = PadKeys
     secret: PadKeys
 
     def padded_for(self) -> tuple[SecretKey, int, int]:

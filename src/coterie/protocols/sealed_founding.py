@@ -92,7 +92,6 @@ class HubGroups(ServerGroups):
     client, since which round it has been asked in vain.
     """
 
-    Secret = HubSecret
     secret: HubSecret
     number = 0
 

@@ -181,7 +181,6 @@ class HelperGroups(ServerGroups):
     again from ``under_way`` after a restart.
     """
 
-    Secret = GroupsFound
     secret: GroupsFound
     number = 1
 
@@ -392,7 +391,6 @@ class Describing(fl.SecretStruct):
 class ClientGroups(fl.Component):
     """Its party has ``keys`` with ``ENTRY``, ``sums`` (``ClientSums``), ``row`` (``ClientRow``). helper: its name."""
 
-    Secret = Describing
     secret: Describing
 
     def __init__(self, helper: str) -> None:

@@ -130,11 +130,8 @@ class Unblinding(msgspec.Struct):
 
 
 class HelperSums(fl.Component):
-    Secret = Unblinding
     secret: Unblinding
-
-    def lasts(self, secret: Unblinding) -> None:
-        self.secret.summed = secret.summed
+    LASTS = ("summed",)
 
     @fl.on(Unblind, answers=Unblinded)
     def unblind(self, msg: Unblind, src: str) -> Unblinded:
@@ -164,7 +161,6 @@ class SumsOpened(fl.SecretStruct):
 class ClientSums(fl.Component):
     """Its party has ``keys`` with ``CLIENTS``. helper: its name."""
 
-    Secret = SumsOpened
     secret: SumsOpened
 
     def __init__(self, helper: str) -> None:

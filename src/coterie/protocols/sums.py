@@ -91,11 +91,8 @@ class Sealing(fl.SecretStruct):
 
 
 class SumNoise(fl.Component):
-    Secret = Sealing
     secret: Sealing
-
-    def lasts(self, secret: Sealing) -> None:
-        self.secret.sealed = secret.sealed
+    LASTS = ("sealed",)
 
     @property
     def mechanism(self) -> Distributed:

@@ -226,7 +226,6 @@ class KeyMaking(AboutJoint):
     would weaken the key's ``Joint``.
     """
 
-    Secret = Makings
     secret: Makings
 
     def is_asked(self, kind: type[fl.Message], config: Any, mode: str) -> bool:

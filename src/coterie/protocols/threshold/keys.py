@@ -263,7 +263,6 @@ class AboutJoint(OfGrants):
 class JointKeys(OfGrants):
     """A party's joint keys, beside its ``keys``. declared(party): all of the federation, the same at all parties."""
 
-    Secret = JointSecrets
     secret: JointSecrets
 
     def __init__(self, declared: Callable[[Any], tuple[Joint, ...]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -56,14 +55,11 @@ class Client(fl.Party, role=CLIENT):
 
     state: State
     config: CoterieConfig
+    LASTS = ("uploads", "wholes", "made")
 
     @property
     def grid(self) -> shared_rows.Grid:
         return self.config.grid(len(self.clients), self.spec)
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        super().lasts(state, secret)
-        self.state.uploads, self.state.wholes, self.state.made = state.uploads, state.wholes, state.made
 
     def releases(self) -> list[fl.Release]:
         # No clip bounds a whole model, and it may be of a former run. With DP-SGD all else has the training's proof.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -47,6 +46,7 @@ class ServiceProvider(fl.Party, role=CSP):
 
     state: State
     config: FedCAPrivacyConfig
+    LASTS = ("formed",)
 
     @cached_property
     def shown(self) -> Protection:
@@ -56,9 +56,6 @@ class ServiceProvider(fl.Party, role=CSP):
     def length(self) -> int:
         lengths = {"sketch": self.config.sketch_dim, "signature": 2 * DIMENSION}
         return lengths.get(self.shown, self.spec.size)
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        self.state.formed = state.formed
 
     def open_cost(self, msg: Relayed) -> fl.Cost:
         return fl.Cost(crypto_s=self.keys.own(SERVICE).nominal_seconds_decrypt(self.length))

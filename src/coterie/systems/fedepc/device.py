@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -64,15 +63,11 @@ class Describer(fl.Party):
 
     state: State
     config: FedEPCConfig
+    LASTS = ("released",)  # a repeated round repeats a description, which releases nothing more
 
     def model(self) -> fl.Vector:
         """W^0 where it knows no other."""
         return self.common.initial if self.state.weights is None else self.state.weights
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        # a repeated round repeats a description, which releases nothing more
-        super().lasts(state, secret)
-        self.state.released = state.released
 
     def noise(self, msg: Describe) -> Noise | None:
         if self.config.send == "clear":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,13 +36,11 @@ class Helper(fl.Party, role=HELPER):
 
     state: State
     config: FedEPCConfig
+    LASTS = ("formed",)
 
     @cached_property
     def aidc(self) -> Aidc:
         return self.config.clustering(self.common.mode)
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        self.state.formed = state.formed
 
     @fl.on(Relayed)
     def open(self, msg: Relayed, src: str) -> fl.Work[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from math import inf
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,6 +28,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
     making, opening, pads = KeyMaking(joint_of=joint_of), KeyOpening(joint_of=joint_of), JointPads(joint_of=joint_of)
 
     State = MemberState
+    LASTS = ("released",)  # a repeated round repeats an upload, which releases nothing more
 
     @property
     def model(self) -> fl.Vector:
@@ -38,11 +38,6 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
     def synced(self) -> Places:
         """(p,) the round of each parameter's last download; 0 for the initial model."""
         return np.zeros(len(self.places), np.int32) if self.state.synced is None else self.state.synced
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        # a repeated round repeats an upload, which releases nothing more
-        super().lasts(state, secret)
-        self.state.released = state.released
 
     # -- its status ----------------------------------------------------------------------------------------------------
 
