@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import stepped, with_buffers
@@ -69,8 +68,6 @@ if TYPE_CHECKING:
     from coterie.protocols.sums import SumClient, SumKeys, Sums, SumServer
 
 Class = TypeVar("Class", bound=type)
-State = msgspec.Struct
-field = msgspec.field
 
 __all__ = [
     "LEARNS",
@@ -82,7 +79,6 @@ __all__ = [
     "Gather",
     "LocalTraining",
     "Mean",
-    "Meta",
     "OfModel",
     "PartClient",
     "PartServer",
@@ -94,7 +90,6 @@ __all__ = [
     "ServerOfSeveral",
     "Sgd",
     "Share",
-    "State",
     "SteppedTraining",
     "Sum",
     "SumClient",
@@ -114,7 +109,6 @@ __all__ = [
     "best_model",
     "check_model",
     "check_parts",
-    "field",
     "fit",
     "global_models",
     "joined",

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -46,7 +45,7 @@ def capabilities(own: fl.OwnData, losses: fl.Vector, classes: int) -> fl.Doubles
 
 
 class Server(fl.ServerOfGroups):
-    class State(msgspec.Struct):
+    class State(fl.State):
         """models: (k, d) of the clusters.  centres: (k, classes), none before the first round.
 
         memberships: (k,) of each client that has trained, with sum 1.
@@ -54,7 +53,7 @@ class Server(fl.ServerOfGroups):
 
         models: fl.Vector = fl.from_party(lambda server: np.stack([server.common.initial] * server.config.clusters))
         centres: fl.Doubles = fl.from_party(lambda server: np.zeros((0, server.spec.outputs)))
-        memberships: dict[str, fl.Doubles] = msgspec.field(default_factory=dict)
+        memberships: dict[str, fl.Doubles] = fl.field(default_factory=dict)
 
     state: State
     config: ClsmConfig

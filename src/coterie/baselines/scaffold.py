@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 import coterie.method as fl
 
 
@@ -70,7 +68,7 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    class State(msgspec.Struct):
+    class State(fl.State):
         weights: fl.Vector = fl.initial
         control: fl.Vector = fl.zeros
 

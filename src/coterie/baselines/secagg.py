@@ -29,7 +29,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -230,7 +229,7 @@ class Client(fl.Client):
             if name != self.name
         ]
         new = {"round": r, "names": msg.names, "key": key, "seed": seed, "own": both[self.name], "members": ()}
-        self.secret = msgspec.structs.replace(self.secret, **new, held={}, sum="", told=False)  # the rest stays
+        self.secret = fl.changed(self.secret, **new, held={}, sum="", told=False)  # the rest stays
         return Enrolled(r, Credential(public, mark, proof).to_bytes(), fl.bundle(sealed))
 
     def _check_asked(self, r: int, names: Sequence[str]) -> None:

@@ -1,5 +1,9 @@
 """Parties, messages and steps: ``import coterie.protocol.core as fl``. ``coterie.method`` adds more."""
 
+from msgspec import Meta, field
+from msgspec import Struct as State
+from msgspec.structs import replace as changed
+
 from coterie.protocol import codec, state
 from coterie.protocol.arrays import Array, Flags, Words, Words64
 from coterie.protocol.effects import (

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, ClassVar, Literal
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -164,7 +163,7 @@ class ModelClient(fl.Party, role="client"):
     solver.
     """
 
-    class State(msgspec.Struct, kw_only=True):
+    class State(fl.State, kw_only=True):
         """last: (k d,) float32, sent last; None in a simulation and before the first."""
 
         last: fl.Vector | None = None
@@ -249,7 +248,7 @@ class Server(fl.Party, role="server"):
     may change the state. None: the settings' step towards the mean.
     """
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """weights: float32, (d,) of the global model, or (k, d) of several."""
 
         weights: fl.Vector = fl.initial
@@ -366,7 +365,7 @@ def own_models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
 
 
 class ServerOfSeveral(Server, role="server"):
-    class State(msgspec.Struct):
+    class State(fl.State):
         """weights: (k, d) of the models."""
 
         weights: fl.Vector = fl.initials

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -76,11 +75,11 @@ class Masked:
     work: int  # vectors that the hub masks and unmasks for it
 
 
-class Formed(msgspec.Struct):
+class Formed(fl.State):
     """A helper's sums of a round, in all attempts. counts: by cluster."""
 
     round: int = -1
-    counts: dict[int, int] = msgspec.field(default_factory=dict)
+    counts: dict[int, int] = fl.field(default_factory=dict)
 
 
 def once(formed: Formed, r: int, cluster: int, count: int) -> None:

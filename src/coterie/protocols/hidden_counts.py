@@ -15,7 +15,6 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -121,7 +120,7 @@ def _deviation(party: Any) -> float:
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
-class CountsHeld(msgspec.Struct):
+class CountsHeld(fl.State):
     """SECRET. sent: its counts as sent, in any attempt.  opened: whether it has its group's row.  total: (labels,) its
     group's counts, if possible ones.
     """
@@ -218,12 +217,12 @@ class ServerCounts(fl.Component):
         return nonce, shared_rows.masked(total + noise, party.rows.secret.masks, nonce)
 
 
-class CountsGathered(msgspec.Struct):
+class CountsGathered(fl.State):
     """SECRET: of the hub. shares: by client.  nonces, rows: of both servers.  counted: clients in the sum.  has: those
     that have opened it.
     """
 
-    shares: dict[str, HiddenCounts] = msgspec.field(default_factory=dict)
+    shares: dict[str, HiddenCounts] = fl.field(default_factory=dict)
     nonces: bytes = b""
     rows: bytes = b""
     counted: frozenset[str] = frozenset()
@@ -309,7 +308,7 @@ class HubCounts(ServerCounts):
         secret.counted, secret.shares = frozenset(counted), {}
 
 
-class CountsSummed(msgspec.Struct):
+class CountsSummed(fl.State):
     """SECRET: of the helper. names: of the summed clients, in any attempt."""
 
     names: frozenset[str] = frozenset()

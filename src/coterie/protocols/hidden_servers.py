@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -33,7 +32,7 @@ class Taken:
     upload: sums.HiddenUpdate
 
 
-class Adding(msgspec.Struct):
+class Adding(fl.State):
     """The uploads that a round has added. on_time: of its own, as the hub says.  of: by client, its round.
 
     founding: of the groups.
@@ -41,7 +40,7 @@ class Adding(msgspec.Struct):
 
     round: int = 0
     on_time: int = 0
-    of: dict[str, int] = msgspec.field(default_factory=dict)
+    of: dict[str, int] = fl.field(default_factory=dict)
     founding: int = 0
 
     def name(self) -> bytes:
@@ -49,7 +48,7 @@ class Adding(msgspec.Struct):
         return digest("coterie/added/1", self.round, self.on_time, *added, *([self.founding] if self.founding else []))
 
 
-class SealedRows(msgspec.Struct, frozen=True):
+class SealedRows(fl.State, frozen=True):
     """rows: (G, d) that both servers hold, of ``round``. The rest: as in ``GroupRow``."""
 
     rows: fl.Words
@@ -75,8 +74,8 @@ class Rows(fl.SecretStruct):
     first: SealedRows | None = None
     members: int = 0
     founders: int = 0
-    queries: dict[str, bytes] = msgspec.field(default_factory=dict)
-    added: dict[int, bytes] = msgspec.field(default_factory=dict)
+    queries: dict[str, bytes] = fl.field(default_factory=dict)
+    added: dict[int, bytes] = fl.field(default_factory=dict)
 
 
 class HelperShare(Rows):
@@ -84,9 +83,9 @@ class HelperShare(Rows):
     summed: by round and client, the round that sealed the upload, in any attempt.
     """
 
-    taken: dict[int, frozenset[str]] = msgspec.field(default_factory=dict)
-    summed: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
-    adding: Adding = msgspec.field(default_factory=Adding)
+    taken: dict[int, frozenset[str]] = fl.field(default_factory=dict)
+    summed: dict[int, dict[str, int]] = fl.field(default_factory=dict)
+    adding: Adding = fl.field(default_factory=Adding)
     fresh: fl.Words | None = None
 
 

@@ -8,8 +8,6 @@ from functools import lru_cache
 from math import comb
 from typing import Annotated, Literal
 
-from msgspec import Meta
-
 import coterie.protocol.core as fl
 from coterie.crypto.shared_rows import Grid
 from coterie.dp.budget import Budget
@@ -45,12 +43,12 @@ class HiddenSums(LateTraining):
     """
 
     clip: fl.Positive = 2.0
-    fewest: Annotated[int, Meta(ge=1)] = 2
-    min_cluster: Annotated[int, Meta(ge=1)] = 3
-    foundings: Annotated[int, Meta(ge=1, le=64)] = 1
+    fewest: Annotated[int, fl.Meta(ge=1)] = 2
+    min_cluster: Annotated[int, fl.Meta(ge=1)] = 3
+    foundings: Annotated[int, fl.Meta(ge=1, le=64)] = 1
     budget_s: fl.Positive | None = None
     check: Literal["tag", "norm"] = "tag"
-    noise: Annotated[float | None, Meta(ge=0)] = None
+    noise: Annotated[float | None, fl.Meta(ge=0)] = None
     epsilon: float | None = None
     private_rounds: fl.AtLeastOne = 10
     dp_delta: float = 1e-5

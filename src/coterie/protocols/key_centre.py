@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
-import msgspec
-from msgspec.structs import replace
-
 import coterie.protocol.core as fl
 from coterie.crypto.ckks import EvaluationKey
 from coterie.crypto.keys import evaluation_key, public_key, secret_key
@@ -139,10 +136,10 @@ class Seed(Grant):
 class KeyCentre(fl.Party, role=KEY_CENTRE):
     """Deals each number of a grant once, and keeps no key."""
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """dealt: how often, by grant."""
 
-        dealt: dict[str, int] = msgspec.field(default_factory=dict)
+        dealt: dict[str, int] = fl.field(default_factory=dict)
 
     state: State
 
@@ -181,7 +178,7 @@ class KeyCentre(fl.Party, role=KEY_CENTRE):
 
     def _granted(self, msg: Deal, name: str, own: Mapping[str, bytes]) -> Granted:
         bare = Granted(msg.number, msg.grant, "\n".join(own), fl.bundle(list(own.values())), b"")
-        return replace(bare, signature=signing_key(self.own).sign(*_signed(self.common, name, bare)))
+        return fl.changed(bare, signature=signing_key(self.own).sign(*_signed(self.common, name, bare)))
 
 
 def _signed(common: fl.Common, recipient: str, msg: Granted) -> tuple[Field, ...]:
@@ -195,9 +192,9 @@ SK = TypeVar("SK")
 class KeyStore(fl.SecretStruct):
     """SECRET: a party's granted keys. dealt: the number of the last dealing, by grant ("" for all)."""
 
-    secret: dict[str, bytes] = msgspec.field(default_factory=dict)
-    public: dict[str, bytes] = msgspec.field(default_factory=dict)
-    dealt: dict[str, int] = msgspec.field(default_factory=dict)
+    secret: dict[str, bytes] = fl.field(default_factory=dict)
+    public: dict[str, bytes] = fl.field(default_factory=dict)
+    dealt: dict[str, int] = fl.field(default_factory=dict)
 
 
 class OfGrants(fl.Component):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Protocol
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -140,11 +139,11 @@ class Gathering:
 class LateServer(averaging.Server, role="server"):
     takes = (Update,)
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """weights: (d,) float32.  owed: by client, the rounds not answered yet."""
 
         weights: fl.Vector = fl.initial
-        owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+        owed: dict[str, tuple[int, ...]] = fl.field(default_factory=dict)
 
     state: State
     config: SteppedTraining
@@ -186,13 +185,13 @@ class BufferedTraining(LateTraining):
     clients that a round asks, if these are fewer.
     """
 
-    buffer: Annotated[int | None, msgspec.Meta(ge=1)] = None
+    buffer: Annotated[int | None, fl.Meta(ge=1)] = None
 
     def beyond_budget(self) -> Mapping[str, str]:
         return {"buffer": "its server makes as many steps a round as fill its buffer, each with the whole server_lr"}
 
 
-class Buffered(msgspec.Struct, frozen=True):
+class Buffered(fl.State, frozen=True):
     """A client's change (d,). version: how many steps the server had made before the client began."""
 
     name: str
@@ -239,8 +238,8 @@ class BufferServer(LateServer, role="server"):
         """version: steps made so far.  begun: by round, those before it.  waiting: the buffer."""
 
         version: int = 0
-        begun: dict[int, int] = msgspec.field(default_factory=dict)
-        waiting: list[Buffered] = msgspec.field(default_factory=list)
+        begun: dict[int, int] = fl.field(default_factory=dict)
+        waiting: list[Buffered] = fl.field(default_factory=list)
 
     state: Any
     config: BufferedTraining

@@ -10,7 +10,6 @@ from math import inf
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
-from msgspec import Meta
 
 import coterie.protocol.core as fl
 from coterie.dp.ledger import Release
@@ -18,7 +17,7 @@ from coterie.protocol.names import each
 from coterie.training import solvers
 from coterie.training.solvers import MOST_WEIGHT
 
-Share = Annotated[float, Meta(ge=0, le=1)]
+Share = Annotated[float, fl.Meta(ge=0, le=1)]
 _hints = cache(get_type_hints)
 
 MOST_SAMPLES = 1 << 24
@@ -83,13 +82,13 @@ class LocalTraining:
     weight_decay: float = 0.0
     sample_clip: float = 1.0
     sample_noise: float | None = None
-    max_epochs: Annotated[int, Meta(ge=1)] = 5
-    slowest: Annotated[float, Meta(gt=0, le=1)] = 0.2
-    participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    deadline_s: Annotated[float | None, Meta(gt=0)] = None
-    founders: Annotated[int, Meta(ge=0)] = 0
-    newcomers: Annotated[int, Meta(ge=1)] = 10
-    join_every: Annotated[int, Meta(ge=1)] = 10
+    max_epochs: Annotated[int, fl.Meta(ge=1)] = 5
+    slowest: Annotated[float, fl.Meta(gt=0, le=1)] = 0.2
+    participation: Annotated[float, fl.Meta(gt=0, le=1)] = 1.0
+    deadline_s: Annotated[float | None, fl.Meta(gt=0)] = None
+    founders: Annotated[int, fl.Meta(ge=0)] = 0
+    newcomers: Annotated[int, fl.Meta(ge=1)] = 10
+    join_every: Annotated[int, fl.Meta(ge=1)] = 10
     label_counts: bool = False
 
     def __post_init__(self) -> None:
@@ -203,7 +202,7 @@ class ClusterModels(LocalTraining):
     clusters: fl.AtLeastOne = 5
     start: Literal["random", "pretrained"] = "random"
     pretrain_epochs: fl.AtLeastOne = 1
-    pretrain_batch: Annotated[int, Meta(ge=0)] = 50
+    pretrain_batch: Annotated[int, fl.Meta(ge=0)] = 50
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,6 @@ from math import inf
 from typing import Annotated
 
 import numpy as np
-from msgspec import Meta
 from numpy.typing import ArrayLike
 
 import coterie.protocol.core as fl
@@ -45,7 +44,7 @@ class NoiseSettings:
     epsilon: float | None = None
     private_rounds: fl.AtLeastOne = 10
     dp_delta: float = 1e-5
-    missing: Annotated[int, Meta(ge=0)] = 1
+    missing: Annotated[int, fl.Meta(ge=0)] = 1
 
     def budget(self) -> Budget | None:
         return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -100,7 +99,7 @@ class Uploaded(fl.SecretStruct):
 class Unproved(fl.SecretStruct):
     """sent: by round, uploads without a proof yet."""
 
-    sent: dict[int, Uploaded] = msgspec.field(default_factory=dict)
+    sent: dict[int, Uploaded] = fl.field(default_factory=dict)
 
 
 class ClientNorms(fl.Component):
@@ -145,7 +144,7 @@ class ClientNorms(fl.Component):
 # -------------------------------------------------------------------------------------------------------- the servers
 
 
-class Tossing(msgspec.Struct, frozen=True):
+class Tossing(fl.State, frozen=True):
     """parts: its own and the helper's."""
 
     parts: bytes

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -63,7 +62,7 @@ class ModelCounts(fl.Message, frozen=True):
     counts: fl.Integers
 
 
-class CountsTold(msgspec.Struct):
+class CountsTold(fl.State):
     """SECRET."""
 
     names: str = ""  # the list that it was told

@@ -14,7 +14,6 @@ import hmac
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -61,7 +60,7 @@ class Ratchet(fl.SecretStruct):
 
     key: bytes  # of ``round``
     round: int = 0
-    kept: dict[int, bytes] = msgspec.field(default_factory=dict)  # unused keys of earlier rounds
+    kept: dict[int, bytes] = fl.field(default_factory=dict)  # unused keys of earlier rounds
 
     def take(self, r: int) -> bytes:
         """The key of round r, which is erased. Raises PeerError the second time."""
@@ -91,8 +90,8 @@ def pad_key(public: PublicKey, key: bytes, nonce: bytes) -> PadKey:
     return PadKey(public, _derived(key, digest("coterie/pad/1", public.fingerprint, nonce)))
 
 
-class PadKeys(msgspec.Struct):
-    ratchets: dict[str, Ratchet] = msgspec.field(default_factory=dict)
+class PadKeys(fl.State):
+    ratchets: dict[str, Ratchet] = fl.field(default_factory=dict)
 
 
 class ClientPads(OfGrants):

@@ -12,9 +12,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain, combinations, pairwise
 
-import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 import coterie.protocol.core as fl
 from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey
@@ -50,7 +48,7 @@ from coterie.protocols.shared_groups import (
 )
 
 
-class Grouping(msgspec.Struct):
+class Grouping(fl.State):
     """The hub's state. sums: as sent.  has: clients with all of them.  joined: with a place.  places: sealed, not taken
     yet.
     """
@@ -59,7 +57,7 @@ class Grouping(msgspec.Struct):
     has: frozenset[str] = frozenset()
     groups: int = 0
     joined: frozenset[str] = frozenset()
-    places: dict[str, bytes] = msgspec.field(default_factory=dict)
+    places: dict[str, bytes] = fl.field(default_factory=dict)
 
     @property
     def members(self) -> frozenset[str]:
@@ -72,15 +70,15 @@ MOST_FALSE = 80
 Batch = tuple[str, ...]
 
 
-class HubSecret(msgspec.Struct):
+class HubSecret(fl.State):
     """SECRET: of the hub.  batches: for the next founding.  grouped: as at the helper.  refused: members whose rows are
     not grouped beside these lists.  false: the epochs and lists whose marks do not add up, here or by the helper's
     word, in any attempt.
     """
 
-    shared: Shared = msgspec.field(default_factory=Shared)
+    shared: Shared = fl.field(default_factory=Shared)
     batches: tuple[Batch, ...] = ()
-    rows: dict[str, SharedRow] = msgspec.field(default_factory=dict)
+    rows: dict[str, SharedRow] = fl.field(default_factory=dict)
     founders: frozenset[str] = frozenset()
     grouped: tuple[frozenset[str], ...] = ()
     refused: frozenset[str] = frozenset()
@@ -123,8 +121,8 @@ class HubGroups(ServerGroups):
         has = founded.has
         for total in founded.sums:
             late = [name for name in names if name not in founded.has]
-            has |= frozenset((yield from shown(replace(total, round=r), late, deadline_s)))
-        hub.state.founded = replace(founded, has=has)
+            has |= frozenset((yield from shown(fl.changed(total, round=r), late, deadline_s)))
+        hub.state.founded = fl.changed(founded, has=has)
         batches = self._batches([name for name in names if name in has])
         yield from self._grouped(r, helper, batches, {}, not founded.groups, deadline_s)
 
@@ -213,12 +211,12 @@ class HubGroups(ServerGroups):
             return
         if anew:
             self.secret.founders = frozenset(placed)
-            hub.state.founded = replace(hub.state.founded, groups=0, joined=frozenset(), places={})
+            hub.state.founded = fl.changed(hub.state.founded, groups=0, joined=frozenset(), places={})
         groups, places = yield from fl.ask(helper, Settle(r), Settled, partial(self._settled, placed))
         if anew:
             hub.rows.found(groups, len(places), r, self.secret.shared.founding)
         hub.rows.secret.members += len(places)
-        hub.state.founded = replace(hub.state.founded, groups=groups)
+        hub.state.founded = fl.changed(hub.state.founded, groups=groups)
         yield from self._seat(r, helper, places, deadline_s)
 
     def _join(
@@ -333,7 +331,7 @@ class HubGroups(ServerGroups):
         founded = hub.state.founded
         waiting = {**founded.places, **places} if since else {}
         left = {name: place for name, place in waiting.items() if name not in queries}
-        hub.state.founded = replace(founded, joined=founded.joined | frozenset(queries), places=left)
+        hub.state.founded = fl.changed(founded, joined=founded.joined | frozenset(queries), places=left)
 
     def _settled(self, order: Sequence[str], answer: Settled) -> tuple[int, dict[str, bytes]]:
         before = self.party.state.founded.groups

@@ -28,7 +28,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -166,9 +165,9 @@ class GroupsFound(fl.SecretStruct):
     given together, likewise.
     """
 
-    shared: Shared = msgspec.field(default_factory=Shared)
+    shared: Shared = fl.field(default_factory=Shared)
     round: int = -1
-    held: dict[int, bytes] = msgspec.field(default_factory=dict)
+    held: dict[int, bytes] = fl.field(default_factory=dict)
     opened: tuple[bytes, ...] = ()
     under_way: UnderWay | None = None
     placed: tuple[tuple[bytes, int], ...] = ()

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -123,7 +122,7 @@ def shown(total: OpenSum, names: Sequence[str], deadline_s: float | None) -> fl.
 # -------------------------------------------------------------------------------------------------------- the helper
 
 
-class Unblinding(msgspec.Struct):
+class Unblinding(fl.State):
     """summed: the sums that were formed."""
 
     summed: frozenset[int] = frozenset()
@@ -154,7 +153,7 @@ class HelperSums(fl.Component):
 class SumsOpened(fl.SecretStruct):
     """SECRET. totals: the opened sums, by number.  weight: of its samples, in 16ths."""
 
-    totals: dict[int, fl.Doubles] = msgspec.field(default_factory=dict)
+    totals: dict[int, fl.Doubles] = fl.field(default_factory=dict)
     weight: int = 0
 
 

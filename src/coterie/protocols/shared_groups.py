@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -110,7 +109,7 @@ class Shared(fl.SecretStruct):
     begun: frozenset[bytes] = frozenset()
 
 
-class UnderWay(msgspec.Struct):
+class UnderWay(fl.State):
     """SECRET: a grouping that is under way at the helper, in ``round`` alone, of one attempt, once it has ``begun``.
 
     names: whose rows.  order: (n,) the position at each place.  rows, weights: its share by place, (n, length) and
@@ -125,7 +124,7 @@ class UnderWay(msgspec.Struct):
     rows: fl.Words64
     weights: bytes
     begun: bool = False
-    heard: list[bytes] = msgspec.field(default_factory=list)
+    heard: list[bytes] = fl.field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,9 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 import coterie.protocol.core as fl
 from coterie.clustering import evidence
@@ -58,15 +56,15 @@ class Grouped(fl.OfRound, frozen=True):
     why: str
 
 
-class Founded(msgspec.Struct):
+class Founded(fl.State):
     totals: tuple[Total, ...] = ()
     has: frozenset[str] = frozenset()  # the clients that have both sums
-    groups: dict[str, int] = msgspec.field(default_factory=dict)
+    groups: dict[str, int] = fl.field(default_factory=dict)
     told: bool = False  # whether the helper has groups to place others in; else all are in one
     why: str = ""  # the reason for fewer groups than stood out or were asked for
 
 
-class GroupingState(msgspec.Struct):
+class GroupingState(fl.State):
     """base: the blinded signature that differences are taken from."""
 
     base: StoredVector | None = None
@@ -99,8 +97,8 @@ def found(
     now = Founded(tuple(totals), frozenset(names))
     now = yield from grouped(hub, 0, now, helper, names, mask_seed, deadline_s)
     if not now.groups:
-        return replace(now, groups=dict.fromkeys(clients, 0), why="no client sent a signature: see the refusals")
-    return replace(now, told=True)
+        return fl.changed(now, groups=dict.fromkeys(clients, 0), why="no client sent a signature: see the refusals")
+    return fl.changed(now, told=True)
 
 
 def grouped(
@@ -117,7 +115,7 @@ def grouped(
     mask_seed: SECRET, of the one mask over all signatures, now and later. Raises NoAnswerError without the helper.
     """
     if founded.groups and not founded.told:
-        return replace(founded, groups={**founded.groups, **dict.fromkeys(names, 0)})
+        return fl.changed(founded, groups={**founded.groups, **dict.fromkeys(names, 0)})
     has = founded.has
     for total in founded.totals:
         late = [name for name in names if name not in founded.has]
@@ -132,7 +130,7 @@ def grouped(
     yield from fl.for_each(requests, Characterised, fold, deadline_s=deadline_s)
     yield from fl.spend(fl.Cost(crypto_s=len(signed) * key.nominal_seconds_encrypt(mask.length)))
     if not signed:
-        return replace(founded, has=has)
+        return fl.changed(founded, has=has)
     order = yield from relay(hub, r, helper, sorted(signed, key=hub.clients.index), signed.__getitem__)
     try:
         new, why = yield from fl.ask(helper, Group(r), Grouped, lambda answer: _read(answer, order, len(hub.clients)))
@@ -140,7 +138,7 @@ def grouped(
         yield from forget(hub, r, helper)
         raise
     yield from forget(hub, r, helper)
-    return replace(founded, has=has, groups={**founded.groups, **new}, why=founded.why or why)
+    return fl.changed(founded, has=has, groups={**founded.groups, **new}, why=founded.why or why)
 
 
 def _read(answer: Grouped, order: Sequence[str], most: int) -> tuple[dict[str, int], str]:

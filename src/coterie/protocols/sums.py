@@ -19,7 +19,6 @@ from functools import partial, reduce
 from operator import add
 from typing import Any, ClassVar, Literal
 
-import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -73,7 +72,7 @@ def check_noise(config: Any, common: fl.Common) -> None:
     warn_of_silence(config.budget(), mechanism.release())
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class Sealed(fl.State, frozen=True):
     """of: 16 bytes that name a vector, and what it is the change from."""
 
     round: int
@@ -87,7 +86,7 @@ class Sealing(fl.SecretStruct):
     """
 
     weights: fl.Vector | None = None
-    sealed: list[Sealed] = msgspec.field(default_factory=list)
+    sealed: list[Sealed] = fl.field(default_factory=list)
 
 
 class SumNoise(fl.Component):

@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 import coterie.protocol.core as fl
 from coterie.crypto import ckks, threshold, threshold_generation
 from coterie.crypto.keys import public_key
@@ -142,8 +140,8 @@ class Making(fl.SecretStruct, kw_only=True, tag=True):
     sources: tuple[str, ...]  # whose pieces make up the share; none if it is the holder's own contribution
     summands: int
     own: dict[str, bytes]  # halves of common seeds, by the other holder
-    seeds: dict[str, bytes] = msgspec.field(default_factory=dict)  # others' halves
-    pieces: dict[str, bytes] = msgspec.field(default_factory=dict)
+    seeds: dict[str, bytes] = fl.field(default_factory=dict)  # others' halves
+    pieces: dict[str, bytes] = fl.field(default_factory=dict)
     opened: int = 0  # in a hand-over, how many ciphertexts were opened before
 
     def lacks(self, me: str) -> list[str]:
@@ -198,7 +196,7 @@ MakingRound = Inheriting | Committing | Revealing | Exchanged | Whole
 
 
 class Makings(fl.SecretStruct):
-    rounds: dict[str, MakingRound] = msgspec.field(default_factory=dict)
+    rounds: dict[str, MakingRound] = fl.field(default_factory=dict)
 
 
 def _cost(making: KeyMaking, msg: Any) -> fl.Cost:

@@ -187,7 +187,7 @@ def pad_context(r: int) -> bytes:
 # ---- what a party knows and holds
 
 
-class Terms(msgspec.Struct, frozen=True):
+class Terms(fl.State, frozen=True):
     number: int
     holders: tuple[str, ...]
     public: bytes
@@ -204,18 +204,18 @@ class Held(fl.SecretStruct):
     seeds: dict[str, bytes]  # one common with each other holder, by its name
     passed: int = 0
     round: int = -1
-    sums: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
-    tries: dict[int, int] = msgspec.field(default_factory=dict)  # answers given for each sum
-    nonces: dict[int, bytes] = msgspec.field(default_factory=dict)  # of its own pads, by round
+    sums: dict[int, tuple[int, int]] = fl.field(default_factory=dict)
+    tries: dict[int, int] = fl.field(default_factory=dict)  # answers given for each sum
+    nonces: dict[int, bytes] = fl.field(default_factory=dict)  # of its own pads, by round
 
 
-class Helped(msgspec.Struct):
+class Helped(fl.State):
     round: int
     scalars: int = 0
-    sums: dict[bytes, list[bytes]] = msgspec.field(default_factory=dict)  # by name, the names of their vectors
+    sums: dict[bytes, list[bytes]] = fl.field(default_factory=dict)  # by name, the names of their vectors
 
 
-class Noisy(msgspec.Struct):
+class Noisy(fl.State):
     """A party's part in a noisy sum of a round."""
 
     round: int
@@ -226,13 +226,13 @@ class Noisy(msgspec.Struct):
 class JointSecrets(Stated):
     """SECRET: a party's state of joint keys, by name."""
 
-    terms: dict[str, Terms] = msgspec.field(default_factory=dict)
-    held: dict[str, Held] = msgspec.field(default_factory=dict)
-    numbers: dict[str, int] = msgspec.field(default_factory=dict)  # the hub's, of the last making
-    holding: dict[str, list[str]] = msgspec.field(default_factory=dict)  # those that did not confirm erasure
-    helped: dict[str, Helped] = msgspec.field(default_factory=dict)
-    noisy: dict[str, Noisy] = msgspec.field(default_factory=dict)  # this party's part in the last noisy sum
-    accounts: dict[bytes, Answered] = msgspec.field(default_factory=dict)  # by public key; a hand-over keeps it
+    terms: dict[str, Terms] = fl.field(default_factory=dict)
+    held: dict[str, Held] = fl.field(default_factory=dict)
+    numbers: dict[str, int] = fl.field(default_factory=dict)  # the hub's, of the last making
+    holding: dict[str, list[str]] = fl.field(default_factory=dict)  # those that did not confirm erasure
+    helped: dict[str, Helped] = fl.field(default_factory=dict)
+    noisy: dict[str, Noisy] = fl.field(default_factory=dict)  # this party's part in the last noisy sum
+    accounts: dict[bytes, Answered] = fl.field(default_factory=dict)  # by public key; a hand-over keeps it
 
     def answered(self, name: str) -> Answered:
         """Under the key of this name, including by former holders."""

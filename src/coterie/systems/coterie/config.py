@@ -9,7 +9,6 @@ from math import ceil
 from typing import Annotated, Literal
 
 import numpy as np
-from msgspec import Meta
 
 import coterie.method as fl
 from coterie.crypto import shared_rows
@@ -35,8 +34,8 @@ class CoterieConfig(HiddenSums):
     participation: float = 1.0
     server_lr: float = 1.0
     server_decay: float = 0.0
-    max_staleness: Annotated[int, Meta(ge=0, le=shared_rows.OLDEST)] = shared_rows.OLDEST
-    clusters: Annotated[int | Literal["auto"], Meta(ge=1)] = "auto"
+    max_staleness: Annotated[int, fl.Meta(ge=0, le=shared_rows.OLDEST)] = shared_rows.OLDEST
+    clusters: Annotated[int | Literal["auto"], fl.Meta(ge=1)] = "auto"
     control_variates: fl.Share = 0.0
 
     def solver(self) -> fl.Sgd:

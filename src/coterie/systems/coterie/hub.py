@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from msgspec.structs import replace
-
 import coterie.method as fl
 from coterie.protocols.hidden_counts import HubCounts
 from coterie.protocols.hidden_servers import HubRows, Taken
@@ -84,14 +82,14 @@ class Hub(fl.Party, role=HUB):
                     return
                 self.rows.check(name, upload)
                 if (age := gathering.settle(name, upload.round)) is not None:
-                    tickets.append((name, replace(upload, word=b""), spool.put(upload.word)))
+                    tickets.append((name, fl.changed(upload, word=b""), spool.put(upload.word)))
                     if self.config.check == "norm":
                         names[name, upload.round] = upload_name(name, upload)
                     gathering.used[age] += 1
 
             def load(ticket: tuple[str, HiddenUpdate, int]) -> Taken:
                 name, upload, place = ticket
-                return Taken(name, upload.round, replace(upload, word=spool.take(place)))
+                return Taken(name, upload.round, fl.changed(upload, word=spool.take(place)))
 
             request = TrainWhole(r) if self.rows.begins else Train(r)
             requests = {name: request for name in gathering.asked if name in joined}

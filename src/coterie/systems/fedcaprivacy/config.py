@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from msgspec import Meta
-
 import coterie.method as fl
 from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.signature import BOUND
@@ -46,8 +44,8 @@ class FedCAPrivacyConfig(fl.LocalTraining):
     max_ahead_s: how far a participant's clock may be ahead of the hub's.
     """
 
-    clusters: Annotated[int | Literal["auto"], Meta(ge=1)] = 5
-    gamma: Annotated[float | Literal["median"], Meta(gt=0, le=fl.LARGEST)] = 0.5
+    clusters: Annotated[int | Literal["auto"], fl.Meta(ge=1)] = 5
+    gamma: Annotated[float | Literal["median"], fl.Meta(gt=0, le=fl.LARGEST)] = 0.5
     kernel: Literal["laplacian", "rbf"] = "laplacian"
     alpha: float = 0.1
     schedule: str = "decay"
@@ -57,14 +55,14 @@ class FedCAPrivacyConfig(fl.LocalTraining):
     value_bits: int = 24
     guard_bits: int | Literal["auto"] = "auto"
     kappa: int = 40
-    max_age_s: Annotated[float, Meta(gt=0)] = 86_400.0
-    min_participants: Annotated[int, Meta(ge=1)] = 2
+    max_age_s: Annotated[float, fl.Meta(gt=0)] = 86_400.0
+    min_participants: Annotated[int, fl.Meta(ge=1)] = 2
     descriptor: Literal["model", "signature"] = "model"
     hardening: Literal["sketch", "rotation"] = "sketch"
-    sketch_dim: Annotated[int, Meta(ge=1)] = 64
-    min_cluster: Annotated[int, Meta(ge=1)] = 3
+    sketch_dim: Annotated[int, fl.Meta(ge=1)] = 64
+    min_cluster: Annotated[int, fl.Meta(ge=1)] = 3
     randomness: Literal["short", "full"] = "short"
-    max_ahead_s: Annotated[float, Meta(ge=0)] = 60.0
+    max_ahead_s: Annotated[float, fl.Meta(ge=0)] = 60.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

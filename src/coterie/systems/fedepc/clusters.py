@@ -12,7 +12,6 @@ from math import inf
 from statistics import fmean
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -22,7 +21,7 @@ LEAST_LOSS = 1e-6
 """Smaller losses are all alike for the reward."""
 
 
-class Chosen(msgspec.Struct):
+class Chosen(fl.State):
     """A choice without its reward yet: contexts (n, 5), places of the chosen, and by name the losses of the model
     before.
     """
@@ -32,7 +31,7 @@ class Chosen(msgspec.Struct):
     losses: dict[str, float]
 
 
-class Cluster(msgspec.Struct):
+class Cluster(fl.State):
     """weights: (d,) W_k, None for W^0.  total: mode hardened: the message with its sum, encoded.
 
     panel: the devices that measure W_k.  losses: by name, measured on the current W_k.
@@ -45,8 +44,8 @@ class Cluster(msgspec.Struct):
     weights: fl.Vector | None = None
     total: bytes = b""
     panel: tuple[str, ...] = ()
-    losses: dict[str, float] = msgspec.field(default_factory=dict)
-    bandit: Bandit = msgspec.field(default_factory=Bandit)
+    losses: dict[str, float] = fl.field(default_factory=dict)
+    bandit: Bandit = fl.field(default_factory=Bandit)
     chosen: Chosen | None = None
     budget: float = 0.0
     owed: float = 0.0

@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 from math import inf
 from typing import Annotated, Literal
 
-from msgspec import Meta
-
 import coterie.method as fl
 from coterie.clustering.density import FEW
 from coterie.clustering.divergence import FLOORS_PER_SCALE
@@ -71,16 +69,16 @@ class FedEPCConfig(fl.LocalTraining):
     participation: float = 0.5
     mu: float = 0.01
     time_budget: float | Literal["auto"] = "auto"
-    straggler: Annotated[float, Meta(ge=1, le=fl.LARGEST)] = 5.0
+    straggler: Annotated[float, fl.Meta(ge=1, le=fl.LARGEST)] = 5.0
     extractor: Literal["pretrained", "random"] = "pretrained"
     extractor_steps: fl.AtLeastOne = 150
     layer: str = "auto"
     send: Literal["clear", "noise"] = "clear"
-    epsilon: Annotated[float, Meta(gt=0, le=MOST_EPSILON)] = 4.0
-    dp_delta: Annotated[float, Meta(ge=LEAST_DELTA, lt=1)] = 1e-5
+    epsilon: Annotated[float, fl.Meta(gt=0, le=MOST_EPSILON)] = 4.0
+    dp_delta: Annotated[float, fl.Meta(ge=LEAST_DELTA, lt=1)] = 1e-5
     noise_along: Literal["classes", "all"] = "classes"
     clip: float = 0.0
-    describe_every: Annotated[int, Meta(ge=0)] = 0
+    describe_every: Annotated[int, fl.Meta(ge=0)] = 0
     leave_after: fl.AtLeastOne = 3
     gamma: float = 1.0
     theta_merge: float = 0.15
@@ -100,7 +98,7 @@ class FedEPCConfig(fl.LocalTraining):
     converged: fl.NotNegative = 1e-4
     settle: fl.AtLeastOne = 3
     distribute: Literal["end", "round"] = "end"
-    min_cluster: Annotated[int, Meta(ge=2)] = 3
+    min_cluster: Annotated[int, fl.Meta(ge=2)] = 3
     cipher: Literal["paillier", "pads"] = "paillier"
     key_bits: int = 2048
     fraction_bits: int = 16

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import log, nan
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -24,7 +23,7 @@ CPU_GHZ = (0.001, 1000.0)
 MEMORY_GIB = (1e-6, 1e6)
 
 
-class Known(msgspec.Struct):
+class Known(fl.State):
     """losses: of its cluster's models, newest last.  norms: of gradients, where it has trained.  missed: unanswered
     requests in a row.
     """
@@ -32,8 +31,8 @@ class Known(msgspec.Struct):
     samples: int
     cpu_ghz: float
     memory_gib: float
-    losses: list[float] = msgspec.field(default_factory=list)
-    norms: list[float] = msgspec.field(default_factory=list)
+    losses: list[float] = fl.field(default_factory=list)
+    norms: list[float] = fl.field(default_factory=list)
     missed: int = 0
 
     def answered(self, samples: int, loss: float, norm: float, history: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -38,7 +37,7 @@ def digest(own: fl.OwnData) -> bytes:
     return hashed.digest()
 
 
-class Description(msgspec.Struct, frozen=True):
+class Description(fl.State, frozen=True):
     """Vector (C,) float32 and h_i; in mode hardened under the helper's key. of: a digest of data and request."""
 
     of: bytes
@@ -48,7 +47,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Describer(fl.Party):
-    class State(msgspec.Struct):
+    class State(fl.State):
         """extractor: (d,) W_ext.  said: its last description.  weights: (d,) its cluster's model, if it has one.
         released: of each description of new data its round, L2 sensitivity and a digest of all that it follows from.
         measured: the rounds in which it has measured a model.  trained: those in which it trained.
@@ -57,9 +56,9 @@ class Describer(fl.Party):
         extractor: fl.Vector | None = None
         said: Description | None = None
         weights: fl.Vector | None = None
-        released: list[tuple[int, float, bytes]] = msgspec.field(default_factory=list)
-        measured: list[int] = msgspec.field(default_factory=list)
-        trained: list[int] = msgspec.field(default_factory=list)
+        released: list[tuple[int, float, bytes]] = fl.field(default_factory=list)
+        measured: list[int] = fl.field(default_factory=list)
+        trained: list[int] = fl.field(default_factory=list)
 
     state: State
     config: FedEPCConfig
@@ -183,7 +182,7 @@ class HardenedDevice(Describer, role=DEVICE):
         said, old = yield from self.described(msg)
         if not old:
             cipher = yield fl.Encrypt(self.keys.public(SERVICE), np.append(said.vector, said.floor))
-            said = self.state.said = msgspec.structs.replace(said, cipher=cipher.to_bytes())
+            said = self.state.said = fl.changed(said, cipher=cipher.to_bytes())
         cpu_ghz, memory_gib = yield fl.Local(resources)
         data = b"" if old and msg.weights is None else said.cipher
         return signed(self.own, messages.Concealed(msg.round, self.samples, cpu_ghz, memory_gib, data))

@@ -7,7 +7,6 @@ from contextlib import closing
 from math import nan
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -34,9 +33,9 @@ class HardenedServer(Server, role=HUB):
         has: by name, the cluster and round of the last sum that the device has opened.
         """
 
-        places: list[str] = msgspec.field(default_factory=list)
-        unsent: dict[str, bytes] = msgspec.field(default_factory=dict)
-        has: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+        places: list[str] = fl.field(default_factory=list)
+        unsent: dict[str, bytes] = fl.field(default_factory=dict)
+        has: dict[str, tuple[int, int]] = fl.field(default_factory=dict)
 
     state: State
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -26,13 +25,13 @@ from coterie.systems.fedepc.messages import HELPER
 class Helper(fl.Party, role=HELPER):
     keys = HeldKeys(PublicKey, SecretKey)
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """groups: of AIDC, places as text.  come: vectors and floors of ``round``, by place."""
 
         groups: Groups | None = None
         round: int = -1
-        come: dict[int, fl.Doubles] = msgspec.field(default_factory=dict)
-        formed: Formed = msgspec.field(default_factory=Formed)
+        come: dict[int, fl.Doubles] = fl.field(default_factory=dict)
+        formed: Formed = fl.field(default_factory=Formed)
 
     state: State
     config: FedEPCConfig

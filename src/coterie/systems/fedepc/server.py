@@ -24,7 +24,7 @@ from coterie.systems.fedepc.messages import HUB, Describe, Train
 
 
 class Server(fl.Party, role=HUB):
-    class State(msgspec.Struct):
+    class State(fl.State):
         """extractor: (d,) W_ext.  centre: (C,) the mean of the public samples' vectors; empty without these.
         basis: (B, C) the public directions of noise along classes.  clip: of descriptions with noise.
         cluster_of: by name, of devices in a cluster.  former: of those that have left.
@@ -33,17 +33,17 @@ class Server(fl.Party, role=HUB):
         """
 
         extractor: fl.Vector | None = None
-        centre: fl.Vector = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
+        centre: fl.Vector = fl.field(default_factory=lambda: np.zeros(0, np.float32))
         basis: fl.Vector | None = None
         clip: float = 0.0
-        devices: dict[str, contexts.Known] = msgspec.field(default_factory=dict)
+        devices: dict[str, contexts.Known] = fl.field(default_factory=dict)
         groups: Groups | None = None
-        cluster_of: dict[str, int] = msgspec.field(default_factory=dict)
-        former: dict[str, int] = msgspec.field(default_factory=dict)
-        clusters: dict[int, Cluster] = msgspec.field(default_factory=dict)
+        cluster_of: dict[str, int] = fl.field(default_factory=dict)
+        former: dict[str, int] = fl.field(default_factory=dict)
+        clusters: dict[int, Cluster] = fl.field(default_factory=dict)
         settled: bool = False
         calm: int = 0
-        events: list[Event] = msgspec.field(default_factory=list)
+        events: list[Event] = fl.field(default_factory=list)
 
     state: State
     config: FedEPCConfig

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
-
 import coterie.method as fl
 from coterie.aggregation.mingled import MOST_CONDITION
 from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
@@ -49,13 +47,13 @@ class MingledPieConfig(fl.ClusterModels):
     threshold: int = 2
     threshold_counts: Literal["identities", "false_positives"] = "identities"
     rebuild: Literal["counts", "ideal", "none"] = "counts"
-    max_condition: Annotated[float, Meta(gt=1, le=MOST_CONDITION)] = 30.0
+    max_condition: Annotated[float, fl.Meta(gt=1, le=MOST_CONDITION)] = 30.0
     hardening: Literal["uploads", "products"] = "products"
     keys: Literal["shared", "threshold"] = "shared"
     holders: int = 0
     openers: int = 0
     shared_layers: str = ""
-    min_participants: Annotated[int, Meta(ge=1)] = 2
+    min_participants: Annotated[int, fl.Meta(ge=1)] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from math import inf
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -92,7 +91,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
                 self.state.released = released if one in released else [*released, one]
         self.state.trained = r
         upload = self.upload(r, (gamma.up, gamma.down), places, values)
-        return signed(self.own, msgspec.structs.replace(upload, report=fl.codec.encode(report)))
+        return signed(self.own, fl.changed(upload, report=fl.codec.encode(report)))
 
     def upload(self, r: int, gamma: tuple[float, float], places: fl.Integers, values: fl.Vector) -> Upload:
         total = len(self.places)

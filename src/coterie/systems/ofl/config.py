@@ -8,8 +8,6 @@ from math import sqrt
 from statistics import median
 from typing import Annotated, Literal
 
-from msgspec import Meta
-
 import coterie.method as fl
 from coterie.aggregation.detection import FEWEST
 from coterie.crypto.ckks_parameters import named as parameters_named
@@ -78,23 +76,23 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
 
     lr: float = 0.1
     slowest: float = 1.0
-    clusters: Annotated[int, Meta(ge=LEAST_LEADERS)] = 4
+    clusters: Annotated[int, fl.Meta(ge=LEAST_LEADERS)] = 4
     smallest: fl.AtLeastOne = 3
     recluster_every: fl.AtLeastOne = 5
     penalty: fl.NotNegative = 1.0
-    leader_s: Annotated[float | None, Meta(gt=0, le=fl.LARGEST)] = None
+    leader_s: Annotated[float | None, fl.Meta(gt=0, le=fl.LARGEST)] = None
     step_s: fl.Positive = 60.0
     gamma_min: fl.Share = 0.05
     most_up: float = 1.0
     most_down: float = 1.0
     full_share: fl.Positive = 0.5
-    full_samples: Annotated[int | None, Meta(ge=1)] = None
+    full_samples: Annotated[int | None, fl.Meta(ge=1)] = None
     mechanism: Literal["paper", "standard", "distributed"] = "paper"
     noise_by: Literal["leaders", "members"] = "leaders"
     epsilon1: fl.Positive = 50.0
     epsilon2: fl.Positive = 50.0
     keys: Literal["distributed", "dealer"] = "distributed"
-    threshold: Annotated[int, Meta(ge=0)] = 0
+    threshold: Annotated[int, fl.Meta(ge=0)] = 0
     renew: Literal["new", "shares"] = "new"
     detection: Literal["auto", "fourier", "norms", "none"] = "auto"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -48,8 +47,8 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         """
 
         office: Office | None = None
-        late: dict[str, bytes] = msgspec.field(default_factory=dict)
-        successors: dict[str, str] = msgspec.field(default_factory=dict)
+        late: dict[str, bytes] = fl.field(default_factory=dict)
+        successors: dict[str, str] = fl.field(default_factory=dict)
 
     secret: Secret
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -40,7 +39,7 @@ class Round:
 class Server(fl.Party, role=HUB):
     keys, joint = Keys(PublicKey, SecretKey), JointKeys(lambda party: (joint_of(party.config),))
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """weights: theta_global (d,), whose buffers are those of the start.  version: its number of aggregations.
         reports: by client, its newest status report.  leaders: by cluster.
         served: by client, terms as a leader.  failed: by cluster, leaders that gave no model since the last clustering.
@@ -51,14 +50,14 @@ class Server(fl.Party, role=HUB):
 
         weights: fl.Vector = fl.initial
         version: int = 0
-        reports: dict[str, bytes] = msgspec.field(default_factory=dict)
+        reports: dict[str, bytes] = fl.field(default_factory=dict)
         clusters: Clusters | None = None
-        leaders: dict[int, str] = msgspec.field(default_factory=dict)
-        served: dict[str, float] = msgspec.field(default_factory=dict)
-        failed: dict[int, list[str]] = msgspec.field(default_factory=dict)
-        counted: dict[str, int] = msgspec.field(default_factory=dict)
-        holds: list[str] = msgspec.field(default_factory=list)
-        owing: dict[str, int] = msgspec.field(default_factory=dict)
+        leaders: dict[int, str] = fl.field(default_factory=dict)
+        served: dict[str, float] = fl.field(default_factory=dict)
+        failed: dict[int, list[str]] = fl.field(default_factory=dict)
+        counted: dict[str, int] = fl.field(default_factory=dict)
+        holds: list[str] = fl.field(default_factory=list)
+        owing: dict[str, int] = fl.field(default_factory=dict)
         usual: float = 0.0
 
     state: State

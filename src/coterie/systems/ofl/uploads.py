@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -23,7 +22,7 @@ OWN_LEADER, OTHERS = ("own leader",), ("server", "other leaders", "other clients
 """Who sees an upload for a sum, and who the sum, unless they know too much of its noise."""
 
 
-class Released(msgspec.Struct, frozen=True):
+class Released(fl.State, frozen=True):
     """of: 16 bytes that name the models before and after its training, on which values and noise depend
     (``Party.kept``).
     """
@@ -33,7 +32,7 @@ class Released(msgspec.Struct, frozen=True):
     of: bytes
 
 
-class MemberState(msgspec.Struct):
+class MemberState(fl.State):
     """Vectors are (d,) float32.
 
     weights: its model.  last, before: theta_0 and theta_1 of eq. (5), its model after the last two downloads, where the
@@ -53,7 +52,7 @@ class MemberState(msgspec.Struct):
     report: bytes = b""
     told: int = 0
     summary: fl.Vector | None = None
-    released: list[Released] = msgspec.field(default_factory=list)
+    released: list[Released] = fl.field(default_factory=list)
     ratios: tuple[float, float] = (0.0, 0.0)
     led: int = 0
 

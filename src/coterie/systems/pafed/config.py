@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
-
 import coterie.method as fl
 from coterie.crypto.ckks_parameters import named
 from coterie.protocols.late import LateTraining
@@ -82,12 +80,12 @@ class PAFedConfig(KeepsMean, LateTraining):
     project: Literal["exact", "printed", "none"] = "exact"
     clip: fl.NotNegative = 0.0
     signs: Literal["shown", "hidden"] = "shown"
-    dummies: Annotated[int, Meta(ge=0, le=MOST_DUMMIES)] = 4
+    dummies: Annotated[int, fl.Meta(ge=0, le=MOST_DUMMIES)] = 4
     keys: Literal["helper", "threshold"] = "helper"
     members: int = 0
     openers: int = 0
-    iterations: Annotated[int, Meta(ge=0, le=7)] = 7
-    mask_bound: Annotated[float, Meta(gt=0, le=MOST_MASK)] = 10.0
+    iterations: Annotated[int, fl.Meta(ge=0, le=7)] = 7
+    mask_bound: Annotated[float, fl.Meta(gt=0, le=MOST_MASK)] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
