@@ -28,7 +28,7 @@ from typing import Annotated, Any
 import numpy as np
 
 import coterie.method as fl
-from coterie.dp.budget import Budget
+from coterie.dp.budget import Budgeted
 from coterie.dp.gaussian import check_delta, clipped, noise_multiplier
 from coterie.dp.ledger import Ledger, Neighbours, Release
 from coterie.dp.tree import charges, grown
@@ -44,22 +44,17 @@ _SLACK = 1e-7
 
 
 @fl.settings
-class CentralNoiseConfig(fl.Averaging):
+class CentralNoiseConfig(fl.Averaging, Budgeted):
     """clip: C, the largest L2 norm of a client's change.
 
     noise: standard deviation of the noise on a sum of changes (DP-FTRL: on each node), divided by 2 C, by which the sum
     moves if one client's data are replaced; None for the least that ``epsilon`` allows, or 1 without epsilon.
     epsilon: budget of every client, or None for no budget: a round beyond it asks nobody and is the last one.
-    dp_delta: delta of the budget and of the ledger.  private_rounds: the rounds that fit into the budget, if it
-    determines the noise.
+    private_rounds: the rounds that fit into the budget, if it determines the noise.
     beta: in [0, 1), how much of the server's velocity is kept.
     """
 
     clip: fl.Positive = 1.0
-    noise: Annotated[float | None, fl.Meta(ge=0, le=fl.LARGEST)] = None
-    epsilon: float | None = None
-    dp_delta: float = 1e-5
-    private_rounds: fl.AtLeastOne = 10
     beta: Annotated[float, fl.Meta(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:
@@ -126,9 +121,8 @@ def releases(config: CentralNoiseConfig, rounds: Sequence[int]) -> list[Release]
 
 @lru_cache(maxsize=4096)
 def affords(config: CentralNoiseConfig, rounds: tuple[int, ...]) -> bool:
-    if config.epsilon is None:
-        return True
-    return Budget(config.epsilon, config.dp_delta).fits(Ledger(tuple(releases(config, rounds))))
+    budget = config.budget()
+    return budget is None or budget.fits(Ledger(tuple(releases(config, rounds))))
 
 
 @fl.message(src="client", dst="server")

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 import coterie.protocol.core as fl
 from coterie.crypto.threshold import Group
 from coterie.crypto.threshold_pads import padded_error
-from coterie.dp.budget import Budget
+from coterie.dp.budget import Budget, Budgeted
 from coterie.dp.distributed import Distributed
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Ledger, Release
@@ -28,26 +28,16 @@ MOST_ERROR = 0.25
 
 
 @dataclass(frozen=True)
-class NoiseSettings:
+class NoiseSettings(Budgeted):
     """Settings of noise on what clients upload, or on its sum.
 
     clip: C, the L2 norm to which a client's change is clipped.
     noise: standard deviation of the noise, divided by the sensitivity 2 C; None for what ``epsilon`` asks for, or .01.
-    epsilon: budget of a client, which uploads nothing that would take it beyond this; None for no budget.
-    private_rounds: the uploads that this budget is for, where ``noise`` follows from it.
-    dp_delta: delta of the budget and of the ledger.
     missing: of the parties that add noise to a sum, how many may collude or be left out without harm to the others.
     """
 
     clip: float = 1.0
-    noise: float | None = None
-    epsilon: float | None = None
-    private_rounds: fl.AtLeastOne = 10
-    dp_delta: float = 1e-5
     missing: Annotated[int, fl.Meta(ge=0)] = 1
-
-    def budget(self) -> Budget | None:
-        return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
 
     def standard(self) -> Standard:
         if self.noise is None and self.epsilon is not None:

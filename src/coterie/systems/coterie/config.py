@@ -19,7 +19,7 @@ from coterie.training.solvers import sampling
 
 
 @dataclass(frozen=True)
-class CoterieConfig(HiddenSums):
+class CoterieConfig(fl.Averaging, HiddenSums):
     """Settings of Coterie: local training, late updates and sums in hidden groups.
 
     clusters: how many groups are looked for, "auto" for as many as stand out, or 1 for one group of all.
@@ -27,13 +27,6 @@ class CoterieConfig(HiddenSums):
     noise and absences leave in it (docs/systems/coterie.md#control-variates).
     """
 
-    lr: float = 0.01
-    momentum: float = 0.0
-    max_epochs: int = 5
-    slowest: float = 0.2
-    participation: float = 1.0
-    server_lr: float = 1.0
-    server_decay: float = 0.0
     max_staleness: Annotated[int, fl.Meta(ge=0, le=shared_rows.OLDEST)] = shared_rows.OLDEST
     clusters: Annotated[int | Literal["auto"], fl.Meta(ge=1)] = "auto"
     control_variates: fl.Share = 0.0
