@@ -36,6 +36,7 @@ class Described(fl.OfRound, frozen=True):
 
 class Device(fl.Party, role="device"):
     keys = HeldKeys(PublicKey, SecretKey)
+    helper = "helper"
 
     class State(msgspec.Struct):
         got: dict[int, np.ndarray] = msgspec.field(default_factory=dict)
@@ -53,7 +54,7 @@ class Device(fl.Party, role="device"):
 
     @fl.on(cluster_sums.ClusterModel)
     def receive(self, msg: cluster_sums.ClusterModel, src: str) -> fl.Work[cluster_sums.Received]:
-        self.state.got[msg.cluster] = yield from cluster_sums.opened_mean(self, msg, "helper", 1, SIZE)
+        self.state.got[msg.cluster] = yield from cluster_sums.opened_mean(self, msg, 1, SIZE)
         return cluster_sums.Received(msg.round, msg.cluster)
 
     @fl.on(AskForTerm)
@@ -62,7 +63,7 @@ class Device(fl.Party, role="device"):
 
     @fl.on(Total)
     def total(self, msg: Total, src: str) -> fl.Work[cluster_sums.Received]:
-        total, answer = yield from opened_total(self, msg, "helper", 1, {7: SIZE}, self.state.totals)
+        total, answer = yield from opened_total(self, msg, 1, {7: SIZE}, self.state.totals)
         self.state.totals[msg.cluster] = total
         return answer
 
@@ -90,6 +91,7 @@ class Helper(fl.Party, role="helper"):
 
 class Server(fl.Party, role="server"):
     keys = Keys(PublicKey, SecretKey)
+    helper = "helper"
 
     class State(msgspec.Struct):
         order: list[str] = msgspec.field(default_factory=list)
@@ -100,7 +102,7 @@ class Server(fl.Party, role="server"):
         sent: dict[str, bytes] = {}
         requests = dict.fromkeys(self.clients, Describe(r))
         yield from fl.for_each(requests, Described, lambda name, answer: sent.update({name: answer.cipher}))
-        self.state.order = yield from relay(self, r, "helper", list(sent), sent.__getitem__)
+        self.state.order = yield from relay(self, r, list(sent), sent.__getitem__)
         members = {k: [self.clients[i] for i in own] for k, own in CLUSTERS.items()}
         key = self.keys.public(SERVICE)
         sums = {
@@ -109,11 +111,11 @@ class Server(fl.Party, role="server"):
             )
             for k, names in members.items()
         }
-        models, why = yield from cluster_sums.converted(self, r, "helper", sums)
-        answers = yield from cluster_sums.distribute(models, members)
-        total = yield from summed(self, r, "helper", 7, self.clients, SIZE)
-        told = yield from tell(total, self.clients)
-        yield from forget(self, r, "helper")
+        models, why = yield from cluster_sums.converted(self, r, sums)
+        answers = yield from cluster_sums.distribute(self, models, members)
+        total = yield from summed(self, r, 7, self.clients, SIZE)
+        told = yield from tell(self, total, self.clients)
+        yield from forget(self, r)
         return {"why": why, "got": len(answers.got), "told": len(told)}
 
 

@@ -20,7 +20,7 @@ from coterie.crypto.paillier import BlindedVector
 SERVICE = "service"
 
 KeyedParty = Any
-"""A party with ``keys``, a ``Keys[PublicKey, SecretKey]``."""
+"""A party with ``keys``, a ``Keys[PublicKey, SecretKey]``, and ``helper``, the helper's name."""
 
 
 class Relayed(fl.FromHub, frozen=True):
@@ -34,18 +34,16 @@ class Forget(fl.FromHub, frozen=True):
     """The round is over: keep nothing of it."""
 
 
-def relay(
-    hub: KeyedParty, r: int, helper: str, names: Sequence[str], cipher: Callable[[str], bytes]
-) -> fl.Steps[list[str]]:
+def relay(hub: KeyedParty, r: int, names: Sequence[str], cipher: Callable[[str], bytes]) -> fl.Steps[list[str]]:
     """The hub: send each client's vector to the helper, in a fresh secret order. Returns the names by position."""
     shuffled = [names[i] for i in hub.secrets("shuffle", r).permutation(len(names))]  # alg. 1, l. 16: pi
     for j, name in enumerate(shuffled):
-        yield from fl.post({helper: Relayed(r, j, cipher(name))})
+        yield from fl.post({hub.helper: Relayed(r, j, cipher(name))})
     return shuffled
 
 
-def forget(hub: KeyedParty, r: int, helper: str) -> fl.Steps[None]:
-    yield from fl.for_each({helper: Forget(r)}, fl.Done)
+def forget(hub: KeyedParty, r: int) -> fl.Steps[None]:
+    yield from fl.for_each({hub.helper: Forget(r)}, fl.Done)
 
 
 def check_relayed(helper: fl.Party, msg: Relayed) -> None:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.crypto import one_hot, shared_rows
-from coterie.crypto.signing import OVERHEAD_BYTES, digest
+from coterie.crypto.signing import digest
 from coterie.protocol import arrays
-from coterie.protocols.hidden_sums import SIGNATURE_BYTES, opened_from, sealed_to
+from coterie.protocols.hidden_sums import OneHot, right_seeds
 from coterie.protocols.local_training import counts_labels, label_counts
 from coterie.protocols.masked_sums import FEWEST
 
@@ -36,13 +36,8 @@ class AskForCounts(fl.FromHub, frozen=True):
     """Send the label counts of your training data in shares."""
 
 
-class HiddenCounts(fl.OfRound, frozen=True):
-    """As ``hidden_sums.HiddenUpdate``, of (labels,) words."""
-
-    word: bytes
-    check: bytes
-    master: bytes
-    seeds: bytes
+class HiddenCounts(OneHot, frozen=True):
+    """Of (labels,) words."""
 
 
 class AddCounts(fl.FromHub, frozen=True):
@@ -134,21 +129,18 @@ class CountsHeld(fl.State):
 
 
 class ClientCounts(fl.Component):
-    """Its party has ``row`` (``ClientRow``), ``sums`` (``ClientSums``), and state ``uploads``. helper: its name."""
+    """Its party has ``row`` (``ClientRow``), ``sums`` (``ClientSums``), state ``uploads``, and ``helper``."""
 
     secret: CountsHeld
     LASTS = ("sent",)
 
-    def __init__(self, helper: str) -> None:
+    def __init__(self) -> None:
         super().__init__(counts_labels)
-        self.helper = helper
 
     @fl.on(AskForCounts, answers=HiddenCounts)
     def share(self, msg: AskForCounts, src: str) -> fl.Work[HiddenCounts]:
         _refuse(self.party)
-        party, secret, row = self.party, self.secret, self.party.row.secret
-        if row.group < 0:
-            raise fl.PeerError(f"{party.name} has no group yet")
+        party, secret, row = self.party, self.secret, self.party.row.placed
         clients = len(party.clients)
         if secret.sent is None:
             if not party.config.affords(party.config.grid(clients, party.spec), len(party.state.uploads)):
@@ -159,18 +151,14 @@ class ClientCounts(fl.Component):
         if row.lost:  # it may be of another group
             x = np.zeros_like(x)
         context = _context(party, party.name, row.groups)
-        shares = one_hot.shared(x, row.group, row.groups, context, party.secrets("shares of counts", msg.round))
-        word = shares.word.tobytes()
-        seeds = sealed_to(party, self.helper, shares.seeds, "counts", shares.check, one_hot.word_name(word))
-        return HiddenCounts(msg.round, word, shares.check, shares.master, seeds)
+        source = party.secrets("shares of counts", msg.round)
+        return HiddenCounts.of(party, msg.round, x, context, source, "counts")
 
     @fl.on(GroupCounts, answers=fl.Done)
     def open(self, msg: GroupCounts, src: str) -> fl.Done:
         # an impossible row is dropped in silence: a refusal would show who is in the group
         _refuse(self.party)
-        party, secret, row = self.party, self.secret, self.party.row.secret
-        if row.group < 0:
-            raise fl.PeerError(f"{party.name} has no group yet")
+        party, secret, row = self.party, self.secret, self.party.row.placed
         size = shared_rows.NONCE_BYTES
         rows = arrays.words(msg.rows, "<u4", row.groups, labels_of(party))
         if len(msg.nonces) != 2 * size:
@@ -236,7 +224,7 @@ class HubCounts(ServerCounts):
     secret: CountsGathered
     sign = 1
 
-    def gather(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
+    def gather(self, r: int, names: Sequence[str]) -> fl.Steps[None]:
         """Ask for missing counts, form the sums once they are of enough, and tell them. Failures are tried again
         later.
         """
@@ -244,44 +232,36 @@ class HubCounts(ServerCounts):
         if not self.party.config.label_counts or not self.party.rows.groups:
             return
         if not secret.counted:
-            yield from self._told(r, [name for name in names if name not in secret.shares], deadline_s)
+            yield from self._told(r, [name for name in names if name not in secret.shares])
             if self.shows_few(len(secret.shares)):
                 return
             try:
-                yield from fl.ask(helper, self._request(r), CountsSealed, partial(self._sealed, r))
+                yield from fl.ask(self.party.helper, self._request(r), CountsSealed, partial(self._sealed, r))
             except (fl.NoAnswerError, fl.PeerError):
                 return
         lacking = [name for name in names if name not in secret.has]
         requests = {name: GroupCounts(r, secret.nonces, secret.rows, name in secret.counted) for name in lacking}
         if requests:
-            answers = yield from fl.for_each(requests, fl.Done, deadline_s=deadline_s)
+            answers = yield from fl.for_each(requests, fl.Done, deadline_s=self.party.config.deadline_s)
             secret.has |= frozenset(answers.got)
 
-    def _told(self, r: int, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
-        sealed = one_hot.SEED_BYTES * self.party.rows.groups + OVERHEAD_BYTES + SIGNATURE_BYTES
-        wanted = 4 * labels_of(self.party), one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed
-
+    def _told(self, r: int, names: Sequence[str]) -> fl.Steps[None]:
         def fold(name: str, told: HiddenCounts) -> None:
-            lengths = len(told.word), len(told.check), len(told.master), len(told.seeds)
-            if lengths != wanted:
-                raise fl.PeerError(f"{name}: counts of {', '.join(map(str, lengths))} bytes")
+            told.fits(name, labels_of(self.party), self.party.rows.groups)
             self.secret.shares[name] = told
 
         if names:
-            yield from fl.for_each(dict.fromkeys(names, AskForCounts(r)), HiddenCounts, fold, deadline_s=deadline_s)
+            requests = dict.fromkeys(names, AskForCounts(r))
+            yield from fl.for_each(requests, HiddenCounts, fold, deadline_s=self.party.config.deadline_s)
 
     def _request(self, r: int) -> AddCounts:
         groups, shares = self.party.rows.groups, self.secret.shares
-        tags = [
-            one_hot.tag(
-                _context(self.party, name, groups),
-                one_hot.seeds_of(one.master, groups),
-                one.check,
-                one_hot.word_name(one.word),
-            )
-            for name, one in shares.items()
-        ]
         every = list(shares.values())
+        seeds = [one_hot.seeds_of(one.master, groups) for one in every]
+        tags = [
+            one_hot.tag(_context(self.party, name, groups), own, one.check, one_hot.word_name(one.word))
+            for (name, one), own in zip(shares.items(), seeds, strict=True)
+        ]
         return AddCounts(
             r,
             "\n".join(shares),
@@ -347,10 +327,4 @@ class HelperCounts(ServerCounts):
         party, named = self.party, one_hot.word_name(bytes(word))
         if name not in party.rows.secret.queries or len(word) != 4 * labels_of(party):
             return None
-        try:
-            seeds = opened_from(party, name, sealed, "counts", check, named)
-            if one_hot.tag(_context(party, name, party.rows.groups), seeds, check, named) != told:
-                return None
-        except (fl.PeerError, fl.CryptoError):
-            return None
-        return seeds if len(seeds) == one_hot.SEED_BYTES * party.rows.groups else None
+        return right_seeds(party, name, sealed, check, named, _context(party, name, party.rows.groups), told, "counts")

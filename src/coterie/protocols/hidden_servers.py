@@ -190,15 +190,8 @@ class HubRows(ServerRows):
     secret: Rows
     sign = 1
 
-    def check(self, name: str, upload: sums.HiddenUpdate) -> None:
-        """Raises PeerError for an upload of wrong lengths."""
-        lengths = len(upload.word), len(upload.check), len(upload.master)
-        sealed = one_hot.SEED_BYTES * self.groups + OVERHEAD_BYTES + sums.SIGNATURE_BYTES
-        if (*lengths, len(upload.seeds)) != (4 * self.length, one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed):
-            raise fl.PeerError(f"{name}: an upload of {', '.join(map(str, lengths))} and {len(upload.seeds)} bytes")
-
     def add(
-        self, r: int, helper: str, on_time: int, uploads: Sequence[Any], load: Any, tossing: Tossing | None = None
+        self, r: int, on_time: int, uploads: Sequence[Any], load: Any, tossing: Tossing | None = None
     ) -> fl.Steps[int]:
         """Add the uploads that the helper counts, too, and seal the rows. Returns their number.
 
@@ -210,7 +203,7 @@ class HubRows(ServerRows):
             words = [arrays.words(one.upload.word, "<u4", self.length) for one in some]
             seeds = [one_hot.seeds_of(one.upload.master, self.groups) for one in some]
             request = self._shares(r, on_time, some, seeds, words, tossing)
-            flags = yield from fl.ask(helper, request, sums.Counted, partial(_flags, len(some)))
+            flags = yield from fl.ask(self.party.helper, request, sums.Counted, partial(_flags, len(some)))
             for one, own, word, flag in zip(some, seeds, words, flags, strict=True):
                 if flag:
                     self.add_one(fresh, adding, one.name, one.round, own, word)
@@ -218,7 +211,7 @@ class HubRows(ServerRows):
             raise fl.NoAnswerError(why)
         totals, nonce, masked = self.masked(fresh, adding)
         seal = sums.SealRows(r, adding.name(), nonce, masked.tobytes())
-        yield from fl.ask(helper, seal, sums.RowsSealed, partial(self._sealed, helper, r, totals, nonce, masked))
+        yield from fl.ask(self.party.helper, seal, sums.RowsSealed, partial(self._sealed, r, totals, nonce, masked))
         return len(adding.of)
 
     def _shares(
@@ -253,30 +246,25 @@ class HubRows(ServerRows):
             fl.bundle(proofs),
         )
 
-    def _sealed(
-        self, helper: str, r: int, totals: fl.Words, nonce: bytes, own: fl.Words, told: sums.RowsSealed
-    ) -> None:
+    def _sealed(self, r: int, totals: fl.Words, nonce: bytes, own: fl.Words, told: sums.RowsSealed) -> None:
         rows = own + arrays.words(told.rows, "<u4", *own.shape)
         nonces = nonce + told.nonce
-        sums.verify_rows(self.party, helper, (r, self.rounds + 1), nonces, shared_rows.row_names(rows), told.signature)
+        sums.verify_rows(self.party, (r, self.rounds + 1), nonces, shared_rows.row_names(rows), told.signature)
         self.keep(r, totals, rows, nonces, told.signature)
 
-    def give(
-        self, r: int, helper: str, names: Sequence[str], deadline_s: float | None = None, *, first: bool = False
-    ) -> fl.Steps[fl.Answers]:
+    def give(self, r: int, names: Sequence[str], *, first: bool = False) -> fl.Steps[fl.Answers]:
         """Send these clients the rows that were sealed last, or first. Returns the outcomes."""
         secret, theirs = self.secret, dict[str, bytes]()
         sealed = secret.first if first else secret.sealed
         assert sealed is not None
         names = [name for name in names if name in secret.queries]
         if self.groups > 1:
-            fetches = {
-                name: fl.To(helper, sums.FetchFirst(r, name) if first else sums.Fetch(r, name)) for name in names
-            }
+            fetch = sums.FetchFirst if first else sums.Fetch
+            fetches = {name: fl.To(self.party.helper, fetch(r, name)) for name in names}
             yield from fl.for_each(fetches, sums.Fetched, partial(self._half, theirs))
         else:
             theirs = dict.fromkeys(names, b"")
-        return (yield from fl.for_each(self._rows(r, sealed, theirs), fl.Done, deadline_s=deadline_s))
+        return (yield from fl.for_each(self._rows(r, sealed, theirs), fl.Done, deadline_s=self.party.config.deadline_s))
 
     def _half(self, theirs: dict[str, bytes], name: str, answer: sums.Fetched) -> None:
         if len(answer.answer) != 4 * self.length + OVERHEAD_BYTES:
@@ -370,12 +358,12 @@ class HelperRows(ServerRows):
             return None
         words = None if self.groups == 1 else arrays.words(data, "<u4", self.length)
         named = bytes(data) if words is None else one_hot.word_name(words)
+        sealed, context = (upload.seeds, upload.check, named), self.context(name, of)
+        if (seeds := sums.right_seeds(self.party, name, *sealed, context, told, "upload", of)) is None:
+            return None
         try:
-            seeds = sums.opened_from(self.party, name, upload.seeds, "upload", of, upload.check, named)
-            if one_hot.tag(self.context(name, of), seeds, upload.check, named) != told:
-                return None
             word = one_hot.no_word(seeds, self.length) if words is None else words
-        except (fl.PeerError, fl.CryptoError):
+        except fl.CryptoError:
             return None
         return _Good(name, upload, named, seeds, word)
 

@@ -14,7 +14,7 @@ protocol, secrecy needs that of neither, as long as no client helps. docs/system
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,38 @@ from numpy.typing import NDArray
 import coterie.protocol.core as fl
 from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import OpeningKey, SealingKey, digest
+from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey, digest
 
 SIGNATURE_BYTES = 64
 
 
-class HiddenUpdate(fl.OfRound, frozen=True):
+class OneHot(fl.OfRound, frozen=True):
     """word: cw, (d,) words.  check: cs.  master: of the hub's seeds.  seeds: the helper's, sealed to it and signed."""
 
     word: bytes
     check: bytes
     master: bytes
     seeds: bytes
+
+    @classmethod
+    def of(cls, party: Any, r: int, x: fl.Words, context: bytes, source: fl.Secrets, *bound: int | str) -> Self:
+        """A client's words (d,), in its group."""
+        row = party.row.placed
+        shares = one_hot.shared(x, row.group, row.groups, context, source)
+        word = shares.word.tobytes()
+        seeds = sealed_to(party, party.helper, shares.seeds, *bound, shares.check, one_hot.word_name(word))
+        return cls(r, word, shares.check, shares.master, seeds)
+
+    def fits(self, name: str, words: int, groups: int) -> None:
+        """Raises PeerError for wrong lengths."""
+        lengths = len(self.word), len(self.check), len(self.master), len(self.seeds)
+        sealed = one_hot.SEED_BYTES * groups + OVERHEAD_BYTES + SIGNATURE_BYTES
+        if lengths != (4 * words, one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed):
+            raise fl.PeerError(f"{name}: shares of {', '.join(map(str, lengths))} bytes")
+
+
+class HiddenUpdate(OneHot, frozen=True):
+    """Of an update."""
 
 
 class Enlist(fl.FromHub, frozen=True):
@@ -169,22 +189,24 @@ class ClientRow(fl.Component):
             secret.rounds, secret.lost = 0, not possible
         return shared_rows.queries(secret.group, secret.groups, self.party.secrets("query", since))
 
-    def upload(self, x: fl.Words, r: int, helper: str) -> HiddenUpdate:
+    @property
+    def placed(self) -> HeldRow:
+        """Raises PeerError before it has a group."""
+        if self.secret.group < 0:
+            raise fl.PeerError(f"{self.party.name} has no group yet")
+        return self.secret
+
+    def upload(self, x: fl.Words, r: int) -> HiddenUpdate:
         """Words (d,) in shares. Raises PeerError before it has a group."""
-        secret, party = self.secret, self.party
-        if secret.group < 0:
-            raise fl.PeerError(f"{party.name} has no group yet")
+        secret, party = self.placed, self.party
         context = context_of(party, party.name, r, secret.groups, secret.since)
-        shares = one_hot.shared(x, secret.group, secret.groups, context, party.secrets("seeds of shares", r))
-        word = shares.word.tobytes()
-        seeds = sealed_to(party, helper, shares.seeds, "upload", r, shares.check, one_hot.word_name(word))
-        return HiddenUpdate(r, word, shares.check, shares.master, seeds)
+        return HiddenUpdate.of(party, r, x, context, party.secrets("seeds of shares", r), "upload", r)
 
     def has(self, msg: GroupRow) -> bool:
         """Whether it has opened this row. Raises PeerError unless the hub sends it."""
         return (msg.sealed_in, msg.rounds) == (self.secret.round, self.secret.rounds)
 
-    def opened(self, msg: GroupRow, helper: str) -> NDArray[np.int32]:
+    def opened(self, msg: GroupRow) -> NDArray[np.int32]:
         """(d,) the sum of its group since it was made.
 
         Raises PeerError for an older row than it has, or an unsigned one. With another than the signed it is ``lost``.
@@ -192,14 +214,14 @@ class ClientRow(fl.Component):
         secret, party = self.secret, self.party
         if secret.group < 0 or msg.sealed_in <= secret.round or msg.rounds <= secret.rounds:
             raise fl.PeerError(f"a row of round {msg.sealed_in}, after that of round {secret.round}")
-        verify_rows(party, helper, (msg.sealed_in, msg.rounds), msg.nonces, msg.row_names, msg.signature)
+        verify_rows(party, (msg.sealed_in, msg.rounds), msg.nonces, msg.row_names, msg.signature)
         parts = [msg.ours]
         if secret.groups > 1:
             opening, bound = (
                 OpeningKey.load(party.own.identity.opening),
                 answer_context(party, msg.round, msg.sealed_in),
             )
-            parts.append(opening.open(msg.theirs, helper, party.name, *bound))
+            parts.append(opening.open(msg.theirs, party.helper, party.name, *bound))
         if len(msg.row_names) != shared_rows.NAME_BYTES * secret.groups or {*map(len, parts)} != {4 * row_words(party)}:
             raise fl.PeerError(f"a row of {len(msg.ours)} bytes among {len(msg.row_names)} bytes of names")
         row = shared_rows.fetched([np.frombuffer(part, "<u4") for part in parts])
@@ -239,18 +261,30 @@ def opened_from(party: Any, sender: str, data: bytes, *bound: bytes | int | str)
     return OpeningKey.load(party.own.identity.opening).open(sealed, sender, party.name, *bound)
 
 
+def right_seeds(
+    party: Any, name: str, sealed: bytes, check: bytes, named: bytes, context: bytes, tag: bytes, *bound: int | str
+) -> bytes | None:
+    """SECRET: the helper's seeds of a client's shares; None for others than it sealed, or for another tag than the
+    hub's. named: the word's name.
+    """
+    try:
+        seeds = opened_from(party, name, sealed, *bound, check, named)
+        right = one_hot.tag(context, seeds, check, named) == tag
+    except (fl.PeerError, fl.CryptoError):
+        return None
+    return seeds if right and len(seeds) == one_hot.SEED_BYTES * party.rows.groups else None
+
+
 def context_of(party: Any, name: str, r: int, groups: int, since: int) -> bytes:
     """32 bytes that an upload's tag is bound to. r: the round that asked for it.  since: that of the groups."""
     return digest("coterie/hidden sum/1", party.common.roster.session, name, r, groups, since, party.spec.size)
 
 
-def verify_rows(
-    party: Any, helper: str, when: tuple[int, int], nonces: bytes, row_names: bytes, signature: bytes
-) -> None:
+def verify_rows(party: Any, when: tuple[int, int], nonces: bytes, row_names: bytes, signature: bytes) -> None:
     """Raises SignatureError unless the helper has signed these rows. when: ``sealed_in, rounds``."""
     if len(nonces) != 2 * shared_rows.NONCE_BYTES:
         raise fl.PeerError(f"{len(nonces)} bytes are no two nonces")
-    verify_key(party.common, helper).verify(signature, *said(party, when, nonces, row_names))
+    verify_key(party.common, party.helper).verify(signature, *said(party, when, nonces, row_names))
 
 
 def said(party: Any, when: tuple[int, int], nonces: bytes, row_names: bytes) -> tuple[bytes | int | str, ...]:

@@ -105,10 +105,6 @@ class Unproved(fl.SecretStruct):
 class ClientNorms(fl.Component):
     secret: Unproved
 
-    def __init__(self, helper: str) -> None:
-        super().__init__()
-        self.helper = helper
-
     def keep(self, x: fl.Words, update: HiddenUpdate, groups: int) -> None:
         """An upload of the words x (d,), to be proved."""
         oldest = update.round - self.party.config.max_staleness
@@ -127,7 +123,7 @@ class ClientNorms(fl.Component):
             raise fl.PeerError(f"{party.name} has no upload of round {of} to prove")
         ours, theirs = msg.parts[:SEED_BYTES], msg.parts[SEED_BYTES:]
         said = _said(party, msg.round, _commitment(party, msg.round, ours), theirs)
-        verify_key(party.common, self.helper).verify(msg.signature, *said)
+        verify_key(party.common, party.helper).verify(msg.signature, *said)
         sent = self.secret.sent[of]
         self.secret.sent = {q: one for q, one in self.secret.sent.items() if q != of}
         coin = _coin(party, msg.round, msg.parts)
@@ -137,7 +133,7 @@ class ClientNorms(fl.Component):
         proof = norm_proof.prove(hub, both - hub, _bound(party), context, secrets)
         if proof is None:
             return NormProof(msg.round, of, b"", b"", b"")
-        seed = sealed_to(party, self.helper, proof.seed, "length", of, sent.name, coin)
+        seed = sealed_to(party, party.helper, proof.seed, "length", of, sent.name, coin)
         return NormProof(msg.round, of, proof.share, proof.name, seed)
 
 
@@ -153,14 +149,14 @@ class Tossing(fl.State, frozen=True):
 
 
 class HubNorms(fl.Component):
-    def proved(self, r: int, helper: str, names: Mapping[Upload, bytes], deadline_s: float | None) -> fl.Steps[Tossing]:
+    def proved(self, r: int, names: Mapping[Upload, bytes]) -> fl.Steps[Tossing]:
         """Toss a coin over these uploads, and ask for proofs. Raises NoAnswerError and PeerError."""
         party = self.party
         own = party.secrets("coin", r).bytes(SEED_BYTES)
         toss = Toss(r, b"".join(names.values()), _commitment(party, r, own))
-        tossed: Tossed = yield from fl.ask(helper, toss, Tossed)
+        tossed: Tossed = yield from fl.ask(party.helper, toss, Tossed)
         said = _said(party, r, toss.commitment, tossed.part)
-        verify_key(party.common, helper).verify(tossed.signature, *said)
+        verify_key(party.common, party.helper).verify(tossed.signature, *said)
         parts, proofs = own + tossed.part, dict[Upload, NormProof]()
         size = norm_proof.share_bytes(_bound(party))
 
@@ -171,7 +167,7 @@ class HubNorms(fl.Component):
             proofs[key] = proof
 
         challenges = {key: fl.To(key[0], Challenge(r, key[1], parts, tossed.signature)) for key in names}
-        yield from fl.for_each(challenges, NormProof, fold, deadline_s=deadline_s)
+        yield from fl.for_each(challenges, NormProof, fold, deadline_s=party.config.deadline_s)
         return Tossing(parts, names, proofs)
 
     def told(self, r: int, tossing: Tossing, uploads: Sequence[Upload], shares: Sequence[fl.Words]) -> list[bytes]:

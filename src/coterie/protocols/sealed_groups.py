@@ -388,13 +388,9 @@ class Describing(fl.SecretStruct):
 
 
 class ClientGroups(fl.Component):
-    """Its party has ``keys`` with ``ENTRY``, ``sums`` (``ClientSums``), ``row`` (``ClientRow``). helper: its name."""
+    """Its party has ``keys`` with ``ENTRY``, ``sums`` (``ClientSums``), ``row`` (``ClientRow``), ``helper``."""
 
     secret: Describing
-
-    def __init__(self, helper: str) -> None:
-        super().__init__()
-        self.helper = helper
 
     @fl.on(AskForRow, answers=SharedRow)
     def describe(self, msg: AskForRow, src: str) -> fl.Work[SharedRow]:
@@ -415,9 +411,9 @@ class ClientGroups(fl.Component):
             words = np.rint(row * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64) - row_share(seed, length)
         key = OpeningKey.generate(party.secrets("key of a place", msg.round).bytes)
         secret.key, secret.wanted = key.to_bytes(), msg.epoch
-        sealing = SealingKey(party.common.roster.by_name[self.helper].sealing_key)
+        sealing = SealingKey(party.common.roster.by_name[self.party.helper].sealing_key)
         weight = (party.sums.secret.weight - 1) ^ weight_share(seed)
-        to_hub, to_helper = (mark_of(party, msg.epoch, msg.names, of) for of in (src, self.helper))
+        to_hub, to_helper = (mark_of(party, msg.epoch, msg.names, of) for of in (src, self.party.helper))
         hub = SealingKey(party.common.roster.by_name[src].sealing_key)
         ours = hub.seal(_OURS.pack(seed, to_hub), *_TO_HUB, msg.epoch, msg.names)
         data = DESCRIBED.pack(key.public.to_bytes(), weight, to_helper, ours) + words.tobytes()
@@ -454,7 +450,9 @@ class ClientGroups(fl.Component):
             total = (weight + int(np.frombuffer(msg.weights, "<u8")[group])) % 2**64
         ours = msg.masks[KEY_BYTES * group : KEY_BYTES * (group + 1)]
         to_hub, to_helper = self.party.row.join(group, groups, total, (ours, theirs), since)
-        return Queries(msg.round, to_hub, sealed_to(self.party, self.helper, to_helper, "query", msg.round, since))
+        return Queries(
+            msg.round, to_hub, sealed_to(self.party, self.party.helper, to_helper, "query", msg.round, since)
+        )
 
     def _opened(self, place: bytes, groups: int) -> tuple[int, int, bytes] | None:
         """The group, the helper's share of its weight and its mask; None for nonsense."""

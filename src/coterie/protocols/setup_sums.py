@@ -92,7 +92,7 @@ def _mask(key: bytes, length: int) -> fl.Words64:
 # ---------------------------------------------------------------------------------------------------------- the hub
 
 
-def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s: float | None) -> fl.Steps[OpenSum]:
+def summed(hub: Any, names: Sequence[str], number: int) -> fl.Steps[OpenSum]:
     """The hub: the sum of these clients' terms, for ``shown``.
 
     Raises NoAnswerError for fewer than ``FEWEST``, or without the helper.
@@ -104,18 +104,19 @@ def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s:
         np.add(total, arrays.words(term.words, "<u8", length), out=total)
         seeds[name] = term.seed
 
-    yield from fl.for_each(dict.fromkeys(names, AskForSummand(0, number)), Summand, fold, deadline_s=deadline_s)
+    requests = dict.fromkeys(names, AskForSummand(0, number))
+    yield from fl.for_each(requests, Summand, fold, deadline_s=hub.config.deadline_s)
     if len(seeds) < FEWEST:
         raise fl.NoAnswerError(f"{len(seeds)} of {len(names)} clients sent a term of a sum that needs {FEWEST}")
     told = "\n".join(seeds)
     request = Unblind(0, number, told, fl.bundle(list(seeds.values())))
-    shares = yield from fl.ask(helper, request, Unblinded, lambda answer: arrays.words(answer.words, "<u8", length))
+    shares = yield from fl.ask(hub.helper, request, Unblinded, lambda answer: arrays.words(answer.words, "<u8", length))
     return OpenSum(0, number, told, (total + shares).tobytes())
 
 
-def shown(total: OpenSum, names: Sequence[str], deadline_s: float | None) -> fl.Steps[tuple[str, ...]]:
+def shown(hub: Any, total: OpenSum, names: Sequence[str]) -> fl.Steps[tuple[str, ...]]:
     """The hub: show a sum. Returns the clients that have opened it."""
-    answers = yield from fl.for_each(dict.fromkeys(names, total), fl.Done, deadline_s=deadline_s)
+    answers = yield from fl.for_each(dict.fromkeys(names, total), fl.Done, deadline_s=hub.config.deadline_s)
     return tuple(answers.got)
 
 
@@ -158,13 +159,9 @@ class SumsOpened(fl.SecretStruct):
 
 
 class ClientSums(fl.Component):
-    """Its party has ``keys`` with ``CLIENTS``. helper: its name."""
+    """Its party has ``keys`` with ``CLIENTS``, and ``helper``, its name."""
 
     secret: SumsOpened
-
-    def __init__(self, helper: str) -> None:
-        super().__init__()
-        self.helper = helper
 
     @fl.on(AskForSummand, answers=Summand)
     def contribute(self, msg: AskForSummand, src: str) -> fl.Work[Summand]:
@@ -177,7 +174,7 @@ class ClientSums(fl.Component):
         words = np.rint(values * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64)
         own = _derived(party.keys.own_bytes(CLIENTS), "term", msg.number, party.name)
         words = words + _mask(own, len(words)) - _mask(seed, len(words))
-        sealed = sealed_to(party, self.helper, seed, "term", msg.number)
+        sealed = sealed_to(party, party.helper, seed, "term", msg.number)
         return Summand(msg.round, msg.number, words.tobytes(), sealed)
 
     def _term(self, number: int) -> fl.Work[fl.Doubles]:

@@ -28,6 +28,7 @@ from coterie.crypto.sketch import expanded, project
 from coterie.crypto.vector import StoredVector
 from coterie.protocols.anonymous import SERVICE, KeyedParty, comparable, forget, relay
 from coterie.protocols.cluster_sums import receiving_cost
+from coterie.protocols.local_training import ask_each
 from coterie.protocols.masked_sums import AskForTerm, Term, Total, summed, tell, term
 
 HELD, STATISTICS = 0, 1  # the numbers of the two sums
@@ -82,34 +83,24 @@ def lengths(spec: fl.ModelSpec) -> dict[int, int]:
 # ---------------------------------------------------------------------------------------------------------- the hub
 
 
-def found(
-    hub: KeyedParty, clients: Sequence[str], helper: str, mask_seed: bytes, deadline_s: float | None = None
-) -> fl.Steps[Founded]:
+def found(hub: KeyedParty, clients: Sequence[str], mask_seed: bytes) -> fl.Steps[Founded]:
     """The hub, before round 1: both sums over these clients, and the groups of those that sent a signature.
 
     Raises NoAnswerError for fewer than three clients, or without the helper.
     """
     size, totals, names = lengths(hub.spec), [], tuple(clients)
     for number in (HELD, STATISTICS):
-        total = yield from summed(hub, 0, helper, number, names, size[number], deadline_s)
-        names = yield from tell(total, names, deadline_s)
+        total = yield from summed(hub, 0, number, names, size[number])
+        names = yield from tell(hub, total, names)
         totals.append(total)
     now = Founded(tuple(totals), frozenset(names))
-    now = yield from grouped(hub, 0, now, helper, names, mask_seed, deadline_s)
+    now = yield from grouped(hub, 0, now, names, mask_seed)
     if not now.groups:
         return fl.changed(now, groups=dict.fromkeys(clients, 0), why="no client sent a signature: see the refusals")
     return fl.changed(now, told=True)
 
 
-def grouped(
-    hub: KeyedParty,
-    r: int,
-    founded: Founded,
-    helper: str,
-    names: Sequence[str],
-    mask_seed: bytes,
-    deadline_s: float | None = None,
-) -> fl.Steps[Founded]:
+def grouped(hub: KeyedParty, r: int, founded: Founded, names: Sequence[str], mask_seed: bytes) -> fl.Steps[Founded]:
     """The hub, in round r: its state once these ungrouped clients are placed as far as possible.
 
     mask_seed: SECRET, of the one mask over all signatures, now and later. Raises NoAnswerError without the helper.
@@ -119,25 +110,26 @@ def grouped(
     has = founded.has
     for total in founded.totals:
         late = [name for name in names if name not in founded.has]
-        has |= frozenset((yield from tell(total, late, deadline_s))) if late else frozenset()
+        has |= frozenset((yield from tell(hub, total, late))) if late else frozenset()
     key, signed = hub.keys.public(SERVICE), dict[str, bytes]()
     mask = key.mask(2 * DIMENSION, expanded(mask_seed, "mask of signatures"))
 
     def fold(name: str, answer: Characterised) -> None:
         signed[name] = key.from_bytes(answer.cipher, 2 * DIMENSION, terms=1, blinded=0).blind(mask).to_bytes()
 
-    requests = {name: Characterise(r) for name in names if name in has}
-    yield from fl.for_each(requests, Characterised, fold, deadline_s=deadline_s)
+    yield from ask_each(hub, [name for name in names if name in has], Characterise(r), Characterised, fold)
     yield from fl.spend(fl.Cost(crypto_s=len(signed) * key.nominal_seconds_encrypt(mask.length)))
     if not signed:
         return fl.changed(founded, has=has)
-    order = yield from relay(hub, r, helper, sorted(signed, key=hub.clients.index), signed.__getitem__)
+    order = yield from relay(hub, r, sorted(signed, key=hub.clients.index), signed.__getitem__)
     try:
-        new, why = yield from fl.ask(helper, Group(r), Grouped, lambda answer: _read(answer, order, len(hub.clients)))
+        new, why = yield from fl.ask(
+            hub.helper, Group(r), Grouped, lambda answer: _read(answer, order, len(hub.clients))
+        )
     except fl.NoAnswerError:
-        yield from forget(hub, r, helper)
+        yield from forget(hub, r)
         raise
-    yield from forget(hub, r, helper)
+    yield from forget(hub, r)
     return fl.changed(founded, has=has, groups={**founded.groups, **new}, why=founded.why or why)
 
 

@@ -23,12 +23,13 @@ LOST = "its place or its group's sum is impossible"
 
 
 class Client(fl.Party, role=CLIENT):
+    helper = HELPER
     keys = HeldKeys(bytes, bytes)
     row = ClientRow()
-    norms = ClientNorms(HELPER)
-    sums = ClientSums(HELPER)
-    groups = ClientGroups(HELPER)
-    counts = ClientCounts(HELPER)
+    norms = ClientNorms()
+    sums = ClientSums()
+    groups = ClientGroups()
+    counts = ClientCounts()
 
     class State(fl.State):
         """weights: (d,) its group's model, as sent last.  round: the last one that it has trained for.
@@ -126,7 +127,7 @@ class Client(fl.Party, role=CLIENT):
             raise fl.PeerError(f"another upload for round {msg.round}: the difference of both sums would have no noise")
         self.state.round, self.state.made = msg.round, (*before, made)
         self.state.uploads = tuple(dict.fromkeys((*uploads, msg.round)))
-        update = self.row.upload(x, msg.round, HELPER)
+        update = self.row.upload(x, msg.round)
         if self.config.check == "norm":
             self.norms.keep(x, update, self.row.secret.groups)
         return update
@@ -137,7 +138,7 @@ class Client(fl.Party, role=CLIENT):
         if self.row.has(msg):  # its answer was late, so the hub sends it again
             return fl.Done(msg.round)
         begins, before, added = not row.started, row.round, row.rounds
-        total = self.row.opened(msg, HELPER)
+        total = self.row.opened(msg)
         if shared_rows.may_wrap(total) or row.lost:  # a sum that has wrapped may come back into range
             row.lost, self.state.why = True, LOST
         else:

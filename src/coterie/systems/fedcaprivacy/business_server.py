@@ -40,6 +40,7 @@ class Made:
 
 class BusinessServer(fl.Party, role=HUB):
     keys = Keys(PublicKey, SecretKey)
+    helper = CSP
 
     class State(fl.State):
         """phi: (c,) bool by name.  phi_rows: (n, c) by position, literal mode.  accepted: last upload by name.
@@ -78,10 +79,8 @@ class BusinessServer(fl.Party, role=HUB):
         yield from super().setup()
         if self.protection == "signature":
             self.secret.mask_seed = self.secrets("mask of signatures").bytes(SEED_BYTES)
-            waits = self.config.deadline_s
-            self.state.founded = yield from signatures.found(
-                self, fl.joined(self.clients, self.config, 1), CSP, self.secret.mask_seed, waits
-            )
+            present = fl.joined(self.clients, self.config, 1)
+            self.state.founded = yield from signatures.found(self, present, self.secret.mask_seed)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         length = self.config.sketch_dim if self.protection == "sketch" else self.spec.size
@@ -108,15 +107,15 @@ class BusinessServer(fl.Party, role=HUB):
                     "clusters_per_client": float(np.mean([row.sum() for row in made.here.values()])),
                 }
             if blinded:
-                yield from forget(self, r, CSP)
+                yield from forget(self, r)
             return {**notes, "membership": self.membership()}
 
     def in_clusters(self, r: int, names: list[str], blinded: dict[str, int], spool: fl.Spool) -> fl.Steps[Made | str]:
-        order = yield from relay(self, r, CSP, names, lambda name: spool.take(blinded[name]))  # l. 15, 16
+        order = yield from relay(self, r, names, lambda name: spool.take(blinded[name]))  # l. 15, 16
         request = messages.Cluster(r, self.must_cluster(names))
         try:
             here, clustered = yield from fl.ask(
-                CSP, request, messages.Clustered, lambda answer: (self.assigned(r, answer, order), answer)
+                self.helper, request, messages.Clustered, lambda answer: (self.assigned(r, answer, order), answer)
             )
         except fl.NoAnswerError as error:
             self.state.unsettled = True
@@ -124,10 +123,10 @@ class BusinessServer(fl.Party, role=HUB):
         return Made(here, order, clustered.membership is not None, clustered.why_fewer)
 
     def in_groups(self, r: int, names: list[str]) -> fl.Steps[Made | str]:
-        founded, waits = self.state.founded, self.config.deadline_s
+        founded = self.state.founded
         if late := [name for name in names if name not in founded.groups]:
             with suppress(fl.NoAnswerError):  # they stay without a group, and are asked again
-                founded = yield from signatures.grouped(self, r, founded, CSP, late, self.secret.mask_seed, waits)
+                founded = yield from signatures.grouped(self, r, founded, late, self.secret.mask_seed)
         anew = r == 1 or founded.groups.keys() != self.state.founded.groups.keys()
         self.state.founded = founded
         count = 1 + max(founded.groups.values())
@@ -234,9 +233,9 @@ class BusinessServer(fl.Party, role=HUB):
             else:
                 places = np.array([made.order.index(name) for name in members[k]], np.int64)
                 sums[k] = Masked(messages.Aggregate(r, k, places), sizes[k], mask, times=sizes[k], work=1)
-        released, missing = yield from converted(self, r, CSP, sums)
+        released, missing = yield from converted(self, r, sums)
         unreleased |= {str(k): why for k, why in missing.items()}
-        yield from distribute(released, dict(enumerate(members)), self.config.deadline_s)  # by name: pi^-1
+        yield from distribute(self, released, dict(enumerate(members)))  # by name: pi^-1
         return sizes, unreleased
 
     def membership(self) -> list[list[int]]:

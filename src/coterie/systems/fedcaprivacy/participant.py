@@ -26,6 +26,7 @@ by_signature = with_protection("signature")
 
 class Participant(fl.Party, role=PARTICIPANT):
     keys = HeldKeys(PublicKey, SecretKey)
+    helper = CSP
 
     class State(fl.State):
         """weights: (d,) to go on from, None before round 1.  round: the last one that it trained for.
@@ -73,7 +74,7 @@ class Participant(fl.Party, role=PARTICIPANT):
     @fl.on(ClusterModel, lambda self, msg: receiving_cost(self, self.spec.size), answers=Received)
     def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:
         """Step VII."""
-        mean = yield from opened_mean(self, msg, CSP, self.state.round, self.spec.size)
+        mean = yield from opened_mean(self, msg, self.state.round, self.spec.size)
         if self.protection == "rotation":
             mean = unrotate(mean, round_seed(self.keys.own_bytes(GROUP), msg.round))
             mean = not_below_zero(self.spec, mean)  # the rotation back spreads rounding errors over all coordinates
@@ -88,7 +89,7 @@ class Participant(fl.Party, role=PARTICIPANT):
     @fl.on(Total, signatures.total_cost, answers=Received, when=by_signature)
     def open_total(self, msg: Total, src: str) -> fl.Work[Received]:
         lengths = signatures.lengths(self.spec)
-        total, answer = yield from opened_total(self, msg, CSP, 0, lengths, self.state.totals)
+        total, answer = yield from opened_total(self, msg, 0, lengths, self.state.totals)
         self.state.totals[msg.cluster] = total
         return answer
 

@@ -11,9 +11,8 @@ import coterie.method as fl
 from coterie.clustering.density import FEW
 from coterie.clustering.divergence import FLOORS_PER_SCALE
 from coterie.clustering.isomorphic import Aidc
-from coterie.crypto.packing import Lanes
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON, noise_multiplier
-from coterie.protocols.cluster_sums import WITHOUT_PAILLIER
+from coterie.protocols.cluster_sums import EncryptedTraining
 from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.selection.bandit import Cics
 
@@ -23,7 +22,7 @@ CLIP = (1e-6, 1e6)
 
 
 @dataclass(frozen=True)
-class FedEPCConfig(fl.LocalTraining):
+class FedEPCConfig(EncryptedTraining):
     """Settings of FedEPC. The paper gives theta_merge and theta_split (table 2); all others had to be chosen.
 
     mu: weight of the proximal term of eq. (14).
@@ -60,8 +59,7 @@ class FedEPCConfig(fl.LocalTraining):
     distribute: a cluster's model goes to all of its devices at the "end" (algorithm 4), or after every "round".
 
     min_cluster: mode hardened: the helper releases no sum of fewer models, so each cluster and each choice has at
-    least so many devices.  cipher: "pads" there, one-time pads with sealed keys; or "paillier".
-    key_bits, fraction_bits, value_bits, kappa, randomness: as in FedCAPrivacy.
+    least so many devices.
     """
 
     lr: float = 0.1
@@ -99,12 +97,6 @@ class FedEPCConfig(fl.LocalTraining):
     settle: fl.AtLeastOne = 3
     distribute: Literal["end", "round"] = "end"
     min_cluster: Annotated[int, fl.Meta(ge=2)] = 3
-    cipher: Literal["paillier", "pads"] = "paillier"
-    key_bits: int = 2048
-    fraction_bits: int = 16
-    value_bits: int = 24
-    kappa: int = 40
-    randomness: Literal["short", "full"] = "short"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,7 +112,7 @@ class FedEPCConfig(fl.LocalTraining):
         refuse_unused(self, "extractor=random", self.extractor == "random", "extractor_steps")
         refuse_unused(self, f"time_budget={self.time_budget}", self.time_budget != "auto", "participation", "straggler")
         refuse_unused(self, "converged=0", not self.converged, "settle")
-        self.clustering(), self.selection(), self.lanes(1)  # they check their own settings
+        self.clustering(), self.selection()  # they check their own settings
 
     def solver(self) -> fl.Sgd:
         # Eq. (14): the gradient of mu / 2 |W - W_k|^2 is mu (W - W_k).
@@ -139,9 +131,6 @@ class FedEPCConfig(fl.LocalTraining):
 
     def multiplier(self) -> float:
         return noise_multiplier(self.epsilon, self.dp_delta)
-
-    def lanes(self, clients: int) -> Lanes:
-        return Lanes(self.fraction_bits, self.value_bits, max(8, (clients - 1).bit_length()), self.kappa)
 
     def most(self, clients: int) -> int | None:
         """How many may train in a round; None if T_max alone decides."""
@@ -176,7 +165,6 @@ def check(config: FedEPCConfig, common: fl.Common) -> None:
                 f"or choose {setting}={other}"
             )
     refuse_unused(config, f"mode {common.mode}", not hardened, *HARDENING)
-    refuse_unused(config, "cipher=pads", config.cipher == "pads", *WITHOUT_PAILLIER)
     few = common.mode != "literal" and len(common.clients) <= config.singles_to
     refuse_unused(config, f"singles_to={config.singles_to}", few, "eta", "neighbours")
     if hardened and not common.public:

@@ -170,6 +170,7 @@ class HardenedDevice(Describer, role=DEVICE):
     """The hub sees none of its vectors and models."""
 
     keys = HeldKeys(PublicKey, SecretKey)
+    helper = HELPER
 
     State = Describer.State
 
@@ -206,7 +207,7 @@ class HardenedDevice(Describer, role=DEVICE):
     @fl.on(ClusterModel, lambda self, msg: cluster_sums.receiving_cost(self, self.spec.size), answers=Received)
     def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:
         """Eq. (15)."""
-        mean = yield from cluster_sums.opened_mean(self, msg, HELPER, msg.round, self.spec.size)
+        mean = yield from cluster_sums.opened_mean(self, msg, msg.round, self.spec.size)
         if msg.count < self.config.min_cluster:
             raise fl.PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
         self.state.weights = mean.astype(np.float32)

@@ -25,6 +25,7 @@ from coterie.systems.fedepc.server import Server
 
 class HardenedServer(Server, role=HUB):
     keys = Keys(PublicKey, SecretKey)
+    helper = HELPER
     describes = messages.Concealed
 
     class State(Server.State):
@@ -62,13 +63,13 @@ class HardenedServer(Server, role=HUB):
     def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> fl.Steps[None]:
         places, at = self.state.places, {name: j for j, name in enumerate(self.state.places)}
         for j in sorted(at[name] for name in moved):  # in an order that says nothing of names
-            yield from fl.post({HELPER: Relayed(r, j, moved[places[j]])})
+            yield from fl.post({self.helper: Relayed(r, j, moved[places[j]])})
         gone = np.array(sorted(at[name] for name in left), np.int64)
         allowed = {*self.state.cluster_of, *moved} - set(left)
         self.state.unsent = dict(moved)
         try:
             labels = yield from fl.ask(
-                HELPER, messages.Cluster(r, gone), messages.Clustered, lambda answer: self.labels(answer, allowed)
+                self.helper, messages.Cluster(r, gone), messages.Clustered, lambda answer: self.labels(answer, allowed)
             )
         except fl.NoAnswerError:
             if not self.state.cluster_of:
@@ -82,7 +83,7 @@ class HardenedServer(Server, role=HUB):
 
     def labels(self, answer: messages.Clustered, allowed: Collection[str]) -> dict[str, int]:
         """By name. Raises PeerError for anything but a cluster for places of these devices."""
-        check_signed(self.common, HELPER, answer)
+        check_signed(self.common, self.helper, answer)
         positions, labels = answer.positions.tolist(), answer.labels.tolist()
         places = self.state.places
         if len(positions) != len(labels) or len(set(positions)) < len(positions):
@@ -132,7 +133,7 @@ class HardenedServer(Server, role=HUB):
                     sums[k] = masked_sum(self, r, k, names, cipher, size, len(tickets))
                 else:
                     unreleased[str(k)] = f"only {len(names)} models"
-            done, failed = yield from converted(self, r, HELPER, sums)
+            done, failed = yield from converted(self, r, sums)
         for k, model in done.items():
             self.state.clusters[k].total = fl.codec.encode(model)  # eq. (15), with sums and counts
         unreleased |= {str(k): why for k, why in failed.items()}
@@ -157,7 +158,7 @@ class HardenedServer(Server, role=HUB):
     def send(self, to: Mapping[int, Sequence[str]]) -> fl.Steps[fl.Answers]:
         last = {k: self.last(k) for k in to}
         models = {k: model for k, model in last.items() if model is not None}
-        answers = yield from distribute(models, {k: to[k] for k in models}, self.config.deadline_s)
+        answers = yield from distribute(self, models, {k: to[k] for k in models})
         for k, name in answers.got:
             self.state.has[name] = k, models[k].round
         self.heard((name for _, name in answers.got), (name for _, name in answers.missing))
