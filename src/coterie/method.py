@@ -57,6 +57,7 @@ from coterie.protocols.local_training import (
     label_counts,
     positive,
     told,
+    trained_for,
 )
 from coterie.protocols.local_training import training_cost as training
 from coterie.protocols.own_mean import averaged
@@ -123,6 +124,7 @@ __all__ = [
     "stepped",
     "system",
     "told",
+    "trained_for",
     "training",
     "whole_models",
     "with_buffers",

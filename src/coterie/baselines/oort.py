@@ -28,11 +28,8 @@ class OortConfig(Selecting, oort.Oort):
 class Client(Introducing):
     config: OortConfig
 
-    def cost(self, msg: fl.Train) -> fl.Cost:
-        """A forward pass, a third of a training step for each sample, and its epochs."""
-        return fl.Cost(samples=self.samples * (self.epochs + 1 / 3), flops_per_sample=self.spec.flops_per_sample)
-
-    @fl.on(fl.Train, cost, answers=Scored)
+    # a forward pass, a third of a training step for each sample, and its epochs
+    @fl.on(fl.Train, fl.trained_for(lambda client: client.epochs + 1 / 3), answers=Scored)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Scored]:
         start = self.model(msg)
         losses = yield fl.Losses(start[None])

@@ -66,9 +66,9 @@ class Train(fl.OfModel, frozen=True):
     pass
 
 
-@fl.message(src="client", dst=HEAD, tells=(fl.FromTraining("trained model and number of samples"),))
-class Update(fl.OfModel, frozen=True):
-    samples: int
+@fl.message(src="client", dst=HEAD, tells=fl.Update.TELLS)
+class Update(fl.Update, frozen=True):
+    pass
 
 
 @fl.message(src=HEAD, dst="server", tells=(fl.FromTraining("mean model of a cluster"),))

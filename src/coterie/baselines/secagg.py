@@ -35,7 +35,7 @@ import coterie.method as fl
 from coterie.crypto import marks, shared_seed
 from coterie.crypto.packing import Lanes
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import OpeningKey, SealingKey, digest
+from coterie.crypto.signing import SIGNATURE_BYTES, OpeningKey, SealingKey, digest
 from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.protocols.local_training import check_model, sample_size
 
@@ -43,7 +43,6 @@ FEWEST = 3
 """Clients in a sum: of two, each could take its own off."""
 LANES = Lanes(fraction_bits=20, value_bits=52, guard_bits=10)
 """A weight times the client's samples is rounded to 2^-20 and lies within 2^31; a sum has 1,024 of them."""
-SIGNATURE_BYTES = 64
 PAD_S, AGREE_S, SEAL_S = 3e-9, 1e-4, 3e-4
 """Nominal seconds of a byte of pad, of a key agreement, and of a sealed share."""
 

@@ -115,7 +115,7 @@ def _deviation(party: Any) -> float:
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
-class CountsHeld(fl.State):
+class CountsHeld(fl.SecretStruct):
     """SECRET. sent: its counts as sent, in any attempt.  opened: whether it has its group's row.  total: (labels,) its
     group's counts, if possible ones.
     """
@@ -123,9 +123,6 @@ class CountsHeld(fl.State):
     sent: fl.Integers | None = None
     opened: bool = False
     total: fl.Integers | None = None
-
-    def __repr__(self) -> str:
-        return "<CountsHeld>"
 
 
 class ClientCounts(fl.Component):
@@ -205,7 +202,7 @@ class ServerCounts(fl.Component):
         return nonce, shared_rows.masked(total + noise, party.rows.secret.masks, nonce)
 
 
-class CountsGathered(fl.State):
+class CountsGathered(fl.SecretStruct):
     """SECRET: of the hub. shares: by client.  nonces, rows: of both servers.  counted: clients in the sum.  has: those
     that have opened it.
     """
@@ -215,9 +212,6 @@ class CountsGathered(fl.State):
     rows: bytes = b""
     counted: frozenset[str] = frozenset()
     has: frozenset[str] = frozenset()
-
-    def __repr__(self) -> str:
-        return f"<CountsGathered of {len(self.shares)}>"
 
 
 class HubCounts(ServerCounts):
@@ -288,7 +282,7 @@ class HubCounts(ServerCounts):
         secret.counted, secret.shares = frozenset(counted), {}
 
 
-class CountsSummed(fl.State):
+class CountsSummed(fl.SecretStruct):
     """SECRET: of the helper. names: of the summed clients, in any attempt."""
 
     names: frozenset[str] = frozenset()

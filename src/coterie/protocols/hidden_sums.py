@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 import coterie.protocol.core as fl
 from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey, digest
-
-SIGNATURE_BYTES = 64
+from coterie.crypto.signing import OVERHEAD_BYTES, SIGNATURE_BYTES, OpeningKey, SealingKey, digest
 
 
 class OneHot(fl.OfRound, frozen=True):

@@ -340,9 +340,14 @@ def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -
     ]
 
 
+def trained_for(epochs: Callable[[Any], float]) -> Callable[[Any, fl.Message], fl.Cost]:
+    """The cost of training the whole model on the client's samples, ``epochs(client)`` times."""
+    return lambda client, msg: fl.Cost(client.samples * epochs(client), client.spec.flops_per_sample)
+
+
 def training_cost(client: fl.Party, msg: fl.Message) -> fl.Cost:
     """Of training the whole model on the client's samples, once per epoch."""
-    return fl.Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
+    return trained_for(lambda client: client.epochs)(client, msg)
 
 
 def check_model(spec: fl.ModelSpec, digest: bytes, weights: fl.Vector, models: int = 1) -> fl.Vector:

@@ -20,8 +20,8 @@ import coterie.protocol.core as fl
 from coterie.crypto import norm_proof, one_hot
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import OVERHEAD_BYTES, digest
-from coterie.protocols.hidden_sums import SIGNATURE_BYTES, HiddenUpdate, opened_from, sealed_to, upload_name
+from coterie.crypto.signing import OVERHEAD_BYTES, SIGNATURE_BYTES, digest
+from coterie.protocols.hidden_sums import HiddenUpdate, opened_from, sealed_to, upload_name
 
 Upload = tuple[str, int]
 NAME_BYTES = 32

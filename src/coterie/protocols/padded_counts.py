@@ -69,9 +69,6 @@ class CountsTold(fl.State):
     sent: fl.Integers | None = None  # its counts then, in any attempt and run
     total: fl.Integers | None = None  # its model's
 
-    def __repr__(self) -> str:
-        return "<CountsTold>"
-
 
 class CountsClient(fl.Component):
     """Its party has ``held_model``."""

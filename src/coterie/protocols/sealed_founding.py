@@ -15,9 +15,9 @@ from itertools import chain, combinations, pairwise
 import numpy as np
 
 import coterie.protocol.core as fl
-from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey
+from coterie.crypto.signing import OVERHEAD_BYTES, SIGNATURE_BYTES, OpeningKey
 from coterie.protocols.anonymous import Relayed
-from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Enlist
+from coterie.protocols.hidden_sums import Enlist
 from coterie.protocols.sealed_groups import (
     DESCRIBED,
     AskForRow,

@@ -10,12 +10,12 @@ import coterie.protocol.core as fl
 from coterie.crypto import ckks, threshold, threshold_generation
 from coterie.crypto.keys import public_key
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import Field, digest
+from coterie.crypto.signing import SIGNATURE_BYTES, Field, digest
 from coterie.protocols.key_centre import Granted
 from coterie.protocols.threshold import keys
 from coterie.protocols.threshold.keys import AboutJoint, AskOfKey, Consent, Joint, OfKey, Terms, group, lines, text
 
-DIGEST_BYTES, SIGNATURE_BYTES = 32, 64
+DIGEST_BYTES = 32
 
 # ---- messages: all between the hub and another party, but for ``Piece``
 

@@ -85,7 +85,7 @@ class KeyOpening(AboutJoint):
         lengths, unchecked = list[int](), list[bytes]()
         halves = None if joint.pads else signed_halves(party, joint, one, msg.halves, msg.round)
         for number, data in zip(numbers, fl.unbundle(msg.ciphers, len(numbers)), strict=True):
-            request = asked(party, joint, one, held, number, data, halves)
+            request = asked(party, msg.key, number, data, halves)
             tries = held.tries.get(number, 0) + 1
             if tries > joint.tries(len(held.holders)):
                 raise fl.PeerError(f"sum {number} of round {msg.round} was opened {tries - 1} times")
@@ -146,15 +146,10 @@ def announced(party: Any, joint: Joint, held: Held, msg: Announce) -> None:
 
 
 def asked(
-    party: Any,
-    joint: Joint,
-    one: threshold.Group,
-    held: Held,
-    number: int,
-    data: bytes,
-    halves: Mapping[bytes, Any] | None,
+    party: Any, key: str, number: int, data: bytes, halves: Mapping[bytes, Any] | None
 ) -> threshold_opening.Request:
     """The announced sum, after all checks. Raises PeerError and DecodeError."""
+    joint, one, held = party.joint.of(key), party.joint.group(key), party.joint.held(key)
     if number not in held.sums:
         raise fl.PeerError(f"sum {number} was not announced")
     senders, length = held.sums[number]
@@ -165,7 +160,7 @@ def asked(
         if bool(request.pads) == (number == keys.TRIAL):
             raise fl.PeerError(f"sum {number} of {len(request.pads)} vectors: only a new key is tried without any")
         if request.pads:
-            check_sum(party, joint, one, held, held.round, request.pads, request.weights)
+            check_sum(party, key, held.round, request.pads, request.weights)
     else:
         request = Request.load(one, data)
         if not joint.given and not request.scalar:
@@ -176,15 +171,10 @@ def asked(
 
 
 def check_sum(
-    party: Any,
-    joint: Joint,
-    one: threshold.Group,
-    held: Held,
-    r: int,
-    pads: Mapping[str, threshold_pads.Addend],
-    weights: Mapping[str, int],
+    party: Any, key: str, r: int, pads: Mapping[str, threshold_pads.Addend], weights: Mapping[str, int]
 ) -> None:
     """Record this sum of vectors. Raises PeerError if it may not be opened."""
+    joint, one, held = party.joint.of(key), party.joint.group(key), party.joint.held(key)
     if len(pads) < joint.fewest:
         raise fl.PeerError(f"a sum of {len(pads)} vectors: of fewer than {joint.fewest} it shows too much")
     if effective([*weights.values()]) < joint.balance:

@@ -104,7 +104,7 @@ class JointPads(AboutJoint):
         if me not in pads or msg.weights.shape != (len(pads),) or (msg.weights < 1).any():
             raise fl.PeerError(f"a sum of {len(pads)} vectors, without that of {me} or without weights")
         weights = dict(zip(pads, map(int, msg.weights), strict=True))
-        check_sum(self.party, joint.of(msg.key), one, held, msg.round, pads, weights)
+        check_sum(self.party, msg.key, msg.round, pads, weights)
         share, zero = threshold.Share.load(one, held.share), threshold.Zero(me, held.seeds)
         answered = joint.secret.answered(msg.key)
         part, answered = threshold_pads.pad_partial(one, share, me, pads, weights, zero, answered)
