@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie.protocol import codec
+from coterie.protocol.arrays import Bytes2D, Doubles, Flags2D, Floats, Integers
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.messages import Bytes2D, Doubles, Flags2D, Floats, Integers, Message, forms, message
+from coterie.protocol.messages import Message, forms, message
 
 
 def same(one: Message, two: Message) -> bool:

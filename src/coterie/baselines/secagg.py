@@ -425,7 +425,7 @@ class Server(fl.Server):
                 raise fl.PeerError(f"the shares of {name} give another secret: it or a holder lied")
         return found
 
-    def _move(self, r: int, total: marks.Words, count: int) -> None:
+    def _move(self, r: int, total: fl.Words64, count: int) -> None:
         """Raises PeerError for a sum that no honest clients have."""
         values = total.view(np.int64)
         samples = int(values[-1])

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.clustering.signature import FEATURES, Reference, mapped
+from coterie.protocol.arrays import Array, Doubles, Integers
 
 NO_CONTRAST = 1e-6
 MOST = 256  # samples of a label that count
@@ -33,18 +32,16 @@ BONUS = FEATURES / 8
 """Added to the gain of each pair."""
 # without it single clients and small groups are left over
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class ResidualSpread:
     """Of each label's residuals, per coordinate: tau (labels,) between groups, phi (labels,) within."""
 
-    tau: Floats
-    phi: Floats
+    tau: Doubles
+    phi: Doubles
 
 
-def features(x: NDArray[Any]) -> Floats:
+def features(x: Array) -> Doubles:
     """(n, FEATURES) of samples (n, ...), each image or series at mean 0 and deviation 1."""
     if x.ndim < 3:
         return mapped(x)
@@ -53,12 +50,12 @@ def features(x: NDArray[Any]) -> Floats:
     return mapped(centred / np.maximum(centred.std(axis=1, keepdims=True), NO_CONTRAST))
 
 
-def basis(seed: int) -> Floats:
+def basis(seed: int) -> Doubles:
     """(FEATURES, FEATURES) orthonormal; residuals in it have the same gains. seed: of all clients, no server."""
     return np.asarray(np.linalg.qr(np.random.default_rng(seed).normal(size=(FEATURES, FEATURES)))[0])
 
 
-def residuals(x: Floats, y: NDArray[Any], to: Reference) -> tuple[NDArray[np.int64], Floats]:
+def residuals(x: Doubles, y: Array, to: Reference) -> tuple[Integers, Doubles]:
     """Counts (labels,), at most MOST, and residual sums (labels, FEATURES), scaled to so many, of x (n, FEATURES), y
     (n,).
     """
@@ -70,7 +67,7 @@ def residuals(x: Floats, y: NDArray[Any], to: Reference) -> tuple[NDArray[np.int
     return np.minimum(counts, MOST).astype(np.int64), sums * scale[:, None]
 
 
-def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[np.int64], Floats]]) -> Floats:
+def spread_terms(halves: tuple[tuple[Integers, Doubles], tuple[Integers, Doubles]]) -> Doubles:
     """(4 labels,) a client's term for ``spread``. halves: ``residuals`` of two halves."""
     (n, first), (m, second) = halves
     both = (n > 0) & (m > 0)
@@ -81,7 +78,7 @@ def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[n
     return np.concatenate([product, weight, apart, both]).astype(np.float64)
 
 
-def spread(total: Floats) -> ResidualSpread:
+def spread(total: Doubles) -> ResidualSpread:
     """total: (4 labels,) of all terms. A label without a pair of halves has tau 0."""
     product, weight, apart, both = np.split(total, 4)
     tau = np.maximum(product / np.maximum(weight, 1), 0) / FEATURES
@@ -89,14 +86,14 @@ def spread(total: Floats) -> ResidualSpread:
     return ResidualSpread(np.where(phi > 0, tau, 0.0), np.where(phi > 0, phi, 1.0))
 
 
-def evidence(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> float:
+def evidence(counts: Integers, sums: Doubles, of: ResidualSpread) -> float:
     """f of (1), for counts (labels,) and residual sums (labels, FEATURES)."""
     grown = 1 + of.tau / of.phi * counts
     squared = ((sums / of.phi[:, None]) ** 2).sum(axis=1)
     return float((-FEATURES / 2 * np.log(grown) + of.tau / 2 * squared / grown).sum())
 
 
-def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], Floats], of: ResidualSpread) -> float:
+def gain(one: tuple[Integers, Doubles], other: tuple[Integers, Doubles], of: ResidualSpread) -> float:
     """g_ij of two clients' ``residuals``."""
     together = evidence(one[0] + other[0], one[1] + other[1], of)
     return together - evidence(*one, of) - evidence(*other, of)
@@ -109,9 +106,9 @@ def row_length(labels: int) -> int:
     return labels * RANK * (3 + FEATURES) + 2
 
 
-def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
+def row(counts: Integers, sums: Doubles, of: ResidualSpread) -> Doubles:
     """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is nearly the gain of two."""
-    parts = list[Floats]()
+    parts = list[Doubles]()
     for n, total, tau, phi in zip(counts, sums, of.tau, of.phi, strict=True):
         logs, shares = (vectors[n] for vectors in _eigenvectors(float(tau / phi)))
         scaled = np.sqrt(tau) / phi * total
@@ -121,7 +118,7 @@ def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
     return np.concatenate([*parts, [-evidence(counts, sums, of), 1.0]])
 
 
-def twisted(rows: NDArray[Any]) -> NDArray[Any]:
+def twisted(rows: Array) -> Array:
     """J x for rows x (n, row_length): signs, and the swaps of |S|^2 with what it multiplies."""
     labels = (rows.shape[1] - 2) // (RANK * (3 + FEATURES))
     blocks = rows[:, :-2].reshape(len(rows), labels, -1)
@@ -133,7 +130,7 @@ def twisted(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 @lru_cache(maxsize=64)
-def _eigenvectors(t: float) -> tuple[Floats, Floats]:
+def _eigenvectors(t: float) -> tuple[Doubles, Doubles]:
     """(MOST + 1, RANK) each, scaled, of ln(1 + t (x + y)) and 1 / (1 + t (x + y)) for x, y = 0..MOST."""
     grid = np.arange(MOST + 1.0)
     grown = 1 + t * (grid[:, None] + grid)

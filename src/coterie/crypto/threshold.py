@@ -29,10 +29,10 @@ import numpy as np
 from coterie.crypto import ckks, residues
 from coterie.crypto.arrays import RandomBytes, drawn
 from coterie.crypto.ckks_parameters import _FLOAT_ROUNDING, DEVIATIONS, ParameterSet, named
-from coterie.crypto.packing import Integers
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import Ring, ring
 from coterie.crypto.tally import Form
+from coterie.protocol.arrays import Integers
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError, UserError
 

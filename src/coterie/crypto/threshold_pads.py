@@ -39,11 +39,11 @@ from numpy.typing import ArrayLike
 
 from coterie.crypto import ckks, residues, threshold, threshold_opening, twins
 from coterie.crypto.arrays import RandomBytes, drawn
-from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.residues import Residues
 from coterie.crypto.tally import Tally, integer_weight
 from coterie.crypto.threshold import MOST_HOLDERS
 from coterie.crypto.threshold_halves import Half
+from coterie.protocol.arrays import Doubles, Integers
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError
 
 NONCE_BYTES = 16
@@ -236,7 +236,7 @@ def padded_sum(
     padded: Mapping[str, Padded],
     weights: Mapping[str, int],
     answers: Mapping[str, bytes],
-) -> Floats:
+) -> Doubles:
     """``(d,) float64``: the weighted sum of what all senders encrypted. Raises as ``opened``."""
     request = _request(group, {name: one.pad for name, one in padded.items()}, weights)
     if set(answers) != set(padded):

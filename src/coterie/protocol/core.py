@@ -5,7 +5,7 @@ from msgspec import Struct as State
 from msgspec.structs import replace as changed
 
 from coterie.protocol import codec, state
-from coterie.protocol.arrays import Array, Flags, Words, Words64
+from coterie.protocol.arrays import Array, Doubles, Flags, Flags2D, Floats, Floats2D, Integers, Words, Words64
 from coterie.protocol.effects import (
     Compute,
     Effect,
@@ -39,13 +39,8 @@ from coterie.protocol.messages import (
     HUB,
     Bundle,
     Done,
-    Doubles,
-    Flags2D,
-    Floats,
-    Floats2D,
     FromHub,
     FromTraining,
-    Integers,
     M,
     Message,
     OfRound,

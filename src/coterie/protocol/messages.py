@@ -10,14 +10,12 @@ import struct
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
+from coterie.protocol.arrays import ArrayOf
 from coterie.protocol.errors import DecodeError, PeerError
 
 ANY = "any"
@@ -28,20 +26,6 @@ HUB = "the hub"
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1", "|b1")
 
 
-@dataclass(frozen=True)
-class ArrayOf:
-    """Little-endian dtype and number of dimensions. Floats must be finite."""
-
-    dtype: str
-    ndim: int
-
-
-Floats = Annotated[NDArray[np.float32], ArrayOf("<f4", 1)]
-Floats2D = Annotated[NDArray[np.float32], ArrayOf("<f4", 2)]
-Doubles = Annotated[NDArray[np.float64], ArrayOf("<f8", 1)]
-Integers = Annotated[NDArray[np.int64], ArrayOf("<i8", 1)]
-Bytes2D = Annotated[NDArray[np.uint8], ArrayOf("|u1", 2)]
-Flags2D = Annotated[NDArray[np.bool_], ArrayOf("|b1", 2)]
 Bundle = Annotated[bytes, "bundle"]
 """A ``bytes`` field with a ``bundle``, whose parts have weights."""
 

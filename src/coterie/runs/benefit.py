@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from coterie.data.formats import Arrays, read_npz
-from coterie.data.targets import Doubles, Targets
+from coterie.data.targets import Targets
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import TaskKind
 from coterie.protocol.randomness import rng

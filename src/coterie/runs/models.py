@@ -30,8 +30,8 @@ from torch import Tensor
 
 import coterie
 from coterie.data.dataset import Dataset
-from coterie.data.targets import Doubles
 from coterie.data.tasks import of_clients
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind

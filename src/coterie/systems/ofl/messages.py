@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.protocol.messages import ArrayOf
+from coterie.protocol.arrays import ArrayOf
 
 HUB = "server"
 LEADER = "leader"
