@@ -261,10 +261,7 @@ def _counted_assumes(assumes: Any, encrypted: bool, config: Any, mode: str) -> s
 
 def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any], Any] | None) -> dict[str, Any]:
     if model is not None:
-        return {
-            "models": lambda federation: {client.name: model(client) for client in federation.of_role("client")},
-            "own_model": model,
-        }
+        return {"models": of_each(model), "own_model": model}
     if choice is None:
         return {"models": global_models, "own_model": own_model}
 

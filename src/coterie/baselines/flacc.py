@@ -35,14 +35,13 @@ def no_models(party: fl.Party) -> fl.Vector:
 
 
 class Server(fl.ServerOfGroups):
-    class State(fl.State):
+    class State(fl.Server.State):
         """weights: (d,) the global model, fixed once clusters are separate.  models: (k, d) theirs, none before.
 
         directions: (k, d) the summed updates of each group, 0 at buffers.  groups: number of each client's.
         quiet: rounds in a row without a merge and without a new client.
         """
 
-        weights: fl.Vector = fl.initial
         models: fl.Vector = fl.from_party(no_models)
         directions: fl.Vector = fl.from_party(no_models)
         groups: dict[str, int] = fl.field(default_factory=dict)

@@ -90,12 +90,11 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    class State(fl.State):
+    class State(fl.Server.State):
         """By client: its noisy histogram, the seconds of a round (claimed until observed), its last loss, its missed
         requests in a row, and its cluster.
         """
 
-        weights: fl.Vector = fl.initial
         counts: dict[str, fl.Integers] = fl.field(default_factory=dict)
         seconds: dict[str, float] = fl.field(default_factory=dict)
         losses: dict[str, float] = fl.field(default_factory=dict)

@@ -39,10 +39,9 @@ class Client(Introducing):
 
 
 class Server(fl.Server):
-    class State(fl.State):
+    class State(fl.Server.State):
         """seconds: of a round, as each client claims."""
 
-        weights: fl.Vector = fl.initial
         pool: oort.Pool = fl.from_party(lambda server: oort.pool(len(server.clients), server.config))
         seconds: dict[str, float] = fl.field(default_factory=dict)
 

@@ -136,12 +136,11 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
 
 class Server(fl.Server):
-    class State(fl.State):
+    class State(fl.Server.State):
         """seconds: of a round, as each client says.  clusters: members, the head first.  failed: heads without a
         model in the last round.
         """
 
-        weights: fl.Vector = fl.initial
         seconds: dict[str, float] = fl.field(default_factory=dict)
         clusters: list[list[str]] = fl.field(default_factory=list)
         failed: list[str] = fl.field(default_factory=list)

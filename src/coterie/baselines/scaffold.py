@@ -68,8 +68,7 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    class State(fl.State):
-        weights: fl.Vector = fl.initial
+    class State(fl.Server.State):
         control: fl.Vector = fl.zeros
 
     state: State

@@ -100,6 +100,7 @@ from coterie.protocol.system import (
     PartyFactory,
     Sees,
     System,
+    of_each,
     party_type,
     telling,
     two_others,

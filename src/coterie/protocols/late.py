@@ -139,10 +139,9 @@ class Gathering:
 class LateServer(averaging.Server, role="server"):
     takes = (Update,)
 
-    class State(fl.State):
-        """weights: (d,) float32.  owed: by client, the rounds not answered yet."""
+    class State(averaging.Server.State):
+        """owed: by client, the rounds not answered yet."""
 
-        weights: fl.Vector = fl.initial
         owed: dict[str, tuple[int, ...]] = fl.field(default_factory=dict)
 
     state: State

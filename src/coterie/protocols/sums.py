@@ -242,15 +242,11 @@ class Sums:
 
     def parties(
         self, server: fl.PartyFactory, client: fl.PartyFactory
-    ) -> Callable[[SumKeys], Mapping[str, fl.PartyFactory]]:
+    ) -> Callable[[SumKeys], Mapping[str, fl.PartyFactory | None]]:
         def centre(own: fl.Own, common: fl.Common, config: SumKeys) -> KeyCentre:
             return KeyCentre(own, common, [Pair(self.name, CLIENT, partial(keygen, CENTRE_SET))])
 
-        def parties(config: SumKeys) -> Mapping[str, fl.PartyFactory]:
-            dealer: dict[str, fl.PartyFactory] = {KEY_CENTRE: centre} if config.keys == "centre" else {}
-            return {SERVER: server, **dealer, CLIENT: client}
-
-        return parties
+        return lambda config: {SERVER: server, KEY_CENTRE: centre if config.keys == "centre" else None, CLIENT: client}
 
     # ---- at a client
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from coterie.protocols.cluster_sums import Masked, converted, distribute, masked
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.signatures import Founded
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection
+from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, Protected
 from coterie.systems.fedcaprivacy.messages import CSP, HUB
 
 
@@ -38,7 +37,7 @@ class Made:
     why_fewer: str
 
 
-class BusinessServer(fl.Party, role=HUB):
+class BusinessServer(Protected, role=HUB):
     keys = Keys(PublicKey, SecretKey)
     helper = CSP
 
@@ -65,15 +64,10 @@ class BusinessServer(fl.Party, role=HUB):
 
     state: State
     secret: Secret
-    config: FedCAPrivacyConfig
 
     @property
     def literal(self) -> bool:
         return self.common.mode == "literal"
-
-    @cached_property
-    def protection(self) -> Protection:
-        return self.config.protection(self.common.mode)
 
     def setup(self) -> fl.Steps[None]:
         yield from super().setup()

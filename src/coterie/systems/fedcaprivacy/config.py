@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 import coterie.method as fl
@@ -81,6 +82,16 @@ WITHOUT_SIGNATURE = ("hardening", "sketch_dim", "gamma", "kernel", "alpha", "sch
 
 def with_protection(*protections: Protection) -> fl.When:
     return lambda config, mode: config.protection(mode) in protections
+
+
+class Protected(fl.Party):
+    """A party of FedCAPrivacy."""
+
+    config: FedCAPrivacyConfig
+
+    @cached_property
+    def protection(self) -> Protection:
+        return self.config.protection(self.common.mode)
 
 
 def check(config: FedCAPrivacyConfig, common: fl.Common) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
 import numpy as np
 
@@ -19,11 +18,11 @@ from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, Formed, co
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.signatures import DIMENSION, Group, Grouped, GroupingState, group, lengths
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection, with_protection
+from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, Protected, with_protection
 from coterie.systems.fedcaprivacy.messages import CSP
 
 
-class ServiceProvider(fl.Party, role=CSP):
+class ServiceProvider(Protected, role=CSP):
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(fl.State):
@@ -45,17 +44,12 @@ class ServiceProvider(fl.Party, role=CSP):
         formed: Formed = fl.field(default_factory=Formed)
 
     state: State
-    config: FedCAPrivacyConfig
     LASTS = ("formed",)
-
-    @cached_property
-    def shown(self) -> Protection:
-        return self.config.protection(self.common.mode)
 
     @property
     def length(self) -> int:
         lengths = {"sketch": self.config.sketch_dim, "signature": 2 * DIMENSION}
-        return lengths.get(self.shown, self.spec.size)
+        return lengths.get(self.protection, self.spec.size)
 
     def open_cost(self, msg: Relayed) -> fl.Cost:
         return fl.Cost(crypto_s=self.keys.own(SERVICE).nominal_seconds_decrypt(self.length))
@@ -108,7 +102,7 @@ class ServiceProvider(fl.Party, role=CSP):
     def aggregate(self, msg: messages.Aggregate, src: str) -> ClusterSum:
         """Step V, eq. (9) without its division."""
         missing = [int(j) for j in msg.positions if int(j) not in self.state.opened]
-        if msg.round != self.state.round or missing or self.shown in SUMS_ENCRYPTED or not len(msg.positions):
+        if msg.round != self.state.round or missing or self.protection in SUMS_ENCRYPTED or not len(msg.positions):
             raise fl.PeerError(f"no vectors at positions {missing} in round {msg.round}")
         if len(np.unique(msg.positions)) < len(msg.positions):  # each counts once in the sum, and so in the count
             raise fl.PeerError(f"positions {msg.positions.tolist()} name a vector twice")
@@ -130,7 +124,7 @@ class ServiceProvider(fl.Party, role=CSP):
         """Of a sum's vectors; before round 1 no models. Raises PeerError for no such sum."""
         if msg.round:
             return self.spec.size
-        if self.shown != "signature" or msg.cluster not in (known := lengths(self.spec)):
+        if self.protection != "signature" or msg.cluster not in (known := lengths(self.spec)):
             raise fl.PeerError(f"no sum {msg.cluster} is formed before round 1")
         if msg.cluster in self.state.summed:  # two sums over different clients would show the difference
             raise fl.PeerError(f"sum {msg.cluster} was formed already")

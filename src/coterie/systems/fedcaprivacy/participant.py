@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 import coterie.method as fl
@@ -18,13 +16,13 @@ from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.masked_sums import AskForTerm, Term, Total, opened_total
 from coterie.protocols.signatures import Characterise, Characterised
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, Protection, with_protection
+from coterie.systems.fedcaprivacy.config import Protected, with_protection
 from coterie.systems.fedcaprivacy.messages import CSP, GROUP, PARTICIPANT, round_seed
 
 by_signature = with_protection("signature")
 
 
-class Participant(fl.Party, role=PARTICIPANT):
+class Participant(Protected, role=PARTICIPANT):
     keys = HeldKeys(PublicKey, SecretKey)
     helper = CSP
 
@@ -40,11 +38,6 @@ class Participant(fl.Party, role=PARTICIPANT):
         totals: dict[int, fl.Doubles] = fl.field(default_factory=dict)
 
     state: State
-    config: FedCAPrivacyConfig
-
-    @cached_property
-    def protection(self) -> Protection:
-        return self.config.protection(self.common.mode)
 
     def train_cost(self, msg: messages.Train) -> fl.Cost:
         key = self.keys.public(SERVICE)

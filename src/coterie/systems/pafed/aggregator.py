@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,10 +16,9 @@ from coterie.protocols.committee import switch
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering
 from coterie.systems.pafed import messages
-from coterie.systems.pafed.config import PAFedConfig, layout_of
+from coterie.systems.pafed.config import Laid
 from coterie.systems.pafed.correction import REFRESHING, averaged, correct
 from coterie.systems.pafed.inbox import Inbox, PaddedInbox
-from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, SERVICE, USER, wide
 
 
@@ -31,7 +29,7 @@ class Tried(fl.State, frozen=True):
     model: bytes
 
 
-class Aggregator(fl.Party, role=HUB):
+class Aggregator(Laid, role=HUB):
     keys = Keys(PublicKey, SecretKey)
 
     class State(fl.State):
@@ -46,14 +44,9 @@ class Aggregator(fl.Party, role=HUB):
         round: int = 0
 
     state: State  # masks live for one round only
-    config: PAFedConfig
     update: ClassVar[type[Any]] = messages.Update  # the message with a client's update
     inbox: ClassVar[type[Inbox]] = Inbox
     takes: ClassVar[tuple[type[fl.Message], ...]] = (messages.Update,)
-
-    @cached_property
-    def layout(self) -> Layout:
-        return layout_of(self.spec, self.common.mode)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 3, lines 4 to 14. Without the helper's answers, or with an unusable update, a round and its
@@ -155,7 +148,7 @@ class Aggregator(fl.Party, role=HUB):
         # The helper opens w + r. The mask r is uniform over the ciphertexts' ring. In mode literal it is of numbers in
         # +-mask_bound, every client's copy is made (lines 8 and 14), and none under pk_s.
         service: Any = self.keys.public(SERVICE)
-        size, literal = self.layout.size, self.common.mode == "literal"
+        size, literal = self.layout.size, self.literal
         model, source = service.from_bytes(self.state.model, size), self.secrets("mask", r)
         if literal:
             mask = self.config.mask_bound * (np.frombuffer(source.bytes(8 * size), "<u8") / 2.0**63 - 1.0)

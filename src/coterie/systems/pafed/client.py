@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,7 @@ from coterie.protocols.committee import Seat
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.own_mean import OwnMean, averaged, taken
 from coterie.protocols.pads import ClientPads
-from coterie.systems.pafed.config import PAFedConfig, by_committee, layout_of
-from coterie.systems.pafed.layout import Layout
+from coterie.systems.pafed.config import Laid, PAFedConfig, by_committee
 from coterie.systems.pafed.messages import CLIENT, HUB, SERVICE, USER, Final, PaddedUpdate, Train, Update
 from coterie.training.solvers import unit_change
 
@@ -33,7 +31,7 @@ def predicting(federation: Any, w: fl.Vector) -> Mapping[str, fl.Vector]:
     return averaged(federation, dict.fromkeys(federation.common.clients, w))
 
 
-class Client(fl.Party, role=CLIENT):
+class Client(Laid, role=CLIENT):
     keys, seat = HeldKeys(PublicKey, SecretKey), Seat(SERVICE, helps, by_committee)
 
     class State(fl.State):
@@ -49,11 +47,6 @@ class Client(fl.Party, role=CLIENT):
         mean: OwnMean | None = None
 
     state: State
-    config: PAFedConfig
-
-    @cached_property
-    def layout(self) -> Layout:
-        return layout_of(self.spec, self.common.mode)
 
     def train_cost(self, msg: Train) -> fl.Cost:
         d = self.layout.size
@@ -115,7 +108,7 @@ class Client(fl.Party, role=CLIENT):
         """Its model after training, and nabla w_i before normalisation; (d,) each."""
         # Plain SGD has only the change. w_i^{tau_r} of eq. (16) is the received model; in literal the client's own last
         # model, as the text says.
-        config, literal = self.config, self.common.mode == "literal"
+        config, literal = self.config, self.literal
         if config.local == "sgd":
             fitted: fl.Fitted = yield fl.fit(self, w, r)
             return fitted.weights, fitted.weights - w

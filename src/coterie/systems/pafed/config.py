@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 import coterie.method as fl
@@ -138,6 +138,20 @@ def by_committee(config: PAFedConfig, mode: str) -> bool:
 @lru_cache(maxsize=4)
 def layout_of(spec: fl.ModelSpec, mode: str) -> Layout:
     return Layout(spec, named(PARAMETERS[mode]).degree)
+
+
+class Laid(fl.Party):
+    """A party of PAFed."""
+
+    config: PAFedConfig
+
+    @cached_property
+    def layout(self) -> Layout:
+        return layout_of(self.spec, self.common.mode)
+
+    @property
+    def literal(self) -> bool:
+        return self.common.mode == "literal"
 
 
 def check(config: PAFedConfig, common: fl.Common) -> None:
