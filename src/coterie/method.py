@@ -17,119 +17,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.buffers import stepped, with_buffers
-from coterie.aggregation.sums import Sum
-from coterie.aggregation.sums import WeightedMean as Mean
-from coterie.dp.ledger import Release
 from coterie.protocol import core
 from coterie.protocol.core import *
 from coterie.protocol.system import undeclared
-from coterie.protocols.averaging import (
-    Averaging,
-    Gather,
-    OfModel,
-    Server,
-    ServerOfGroups,
-    ServerOfSeveral,
-    Train,
-    Update,
-    members,
-    membership,
-    own_model,
-    own_models,
-)
-from coterie.protocols.averaging import Client as AveragingClient
-from coterie.protocols.averaging import ModelClient as Client
-from coterie.protocols.local_training import (
-    ClusterModels,
-    LocalTraining,
-    Share,
-    SteppedTraining,
-    ask_all,
-    ask_each,
-    ask_round,
-    asked_in,
-    batch_seed,
-    best_model,
-    check_model,
-    fit,
-    joined,
-    label_counts,
-    positive,
-    told,
-    trained_for,
-)
-from coterie.protocols.local_training import training_cost as training
+from coterie.protocols import face
+from coterie.protocols.face import *
 from coterie.protocols.own_mean import averaged
-from coterie.protocols.own_parts import PartClient, PartServer, check_parts, whole_models
 from coterie.protocols.padded_counts import PaddedCounts
-from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, augmented_change, largest
 
 if TYPE_CHECKING:
     from coterie.protocols.sums import SumClient, SumKeys, Sums, SumServer
 
 Class = TypeVar("Class", bound=type)
 
-__all__ = [
-    "LEARNS",
-    "Admm",
-    "Averaging",
-    "AveragingClient",
-    "Client",
-    "ClusterModels",
-    "Gather",
-    "LocalTraining",
-    "Mean",
-    "OfModel",
-    "PartClient",
-    "PartServer",
-    "Proximal",
-    "Release",
-    "Scaffold",
-    "Server",
-    "ServerOfGroups",
-    "ServerOfSeveral",
-    "Sgd",
-    "Share",
-    "SteppedTraining",
-    "Sum",
-    "SumClient",
-    "SumKeys",
-    "SumServer",
-    "Sums",
-    "Train",
-    "Update",
-    "ask_all",
-    "ask_each",
-    "ask_round",
-    "asked_in",
-    "augmented_change",
-    "averaged_models",
-    "averaging",
-    "batch_seed",
-    "best_model",
-    "check_model",
-    "check_parts",
-    "fit",
-    "global_models",
-    "joined",
-    "label_counts",
-    "largest",
-    "members",
-    "membership",
-    "own_model",
-    "own_models",
-    "positive",
-    "settings",
-    "stepped",
-    "system",
-    "told",
-    "trained_for",
-    "training",
-    "whole_models",
-    "with_buffers",
-]
-__all__ += [name for name in dir(core) if not name.startswith("_")]
+__all__ = ["LEARNS", "SumClient", "SumKeys", "SumServer", "Sums", "averaged_models", "averaging", "global_models"]
+__all__ += ["settings", "system"]
+__all__ += [name for name in (*dir(core), *dir(face)) if not name.startswith("_")]
 
 
 def __getattr__(name: str) -> Any:

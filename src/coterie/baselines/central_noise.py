@@ -30,9 +30,8 @@ import numpy as np
 import coterie.method as fl
 from coterie.dp.budget import Budgeted
 from coterie.dp.gaussian import check_delta, clipped, noise_multiplier
-from coterie.dp.ledger import Ledger, Neighbours, Release
+from coterie.dp.ledger import Ledger, Neighbours
 from coterie.dp.tree import charges, grown
-from coterie.protocols.local_training import refuse_unused, told
 
 CLIENT: Neighbours = "replace one client"
 SUM = "noisy sum of changes"
@@ -60,8 +59,8 @@ class CentralNoiseConfig(fl.Averaging, Budgeted):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_delta(self.dp_delta)
-        refuse_unused(self, "epsilon=None", self.epsilon is None, "private_rounds")
-        refuse_unused(self, "a noise of its own", self.noise is not None, "private_rounds")
+        fl.refuse_unused(self, "epsilon=None", self.epsilon is None, "private_rounds")
+        fl.refuse_unused(self, "a noise of its own", self.noise is not None, "private_rounds")
         if not affords(self, (1,)):
             raise fl.UserError(
                 f"epsilon={self.epsilon} allows no round: a single one with noise={self.noise} spends "
@@ -110,12 +109,12 @@ def multiplier(config: CentralNoiseConfig) -> float:
     return noise_multiplier(config.epsilon, config.dp_delta) * sqrt(most) * (1 + _SLACK)
 
 
-def releases(config: CentralNoiseConfig, rounds: Sequence[int]) -> list[Release]:
+def releases(config: CentralNoiseConfig, rounds: Sequence[int]) -> list[fl.Release]:
     z, found = multiplier(config), []
     for r, charge in zip(rounds, charges(rounds, config.length), strict=True):
         moved = 2 * config.clip * sqrt(charge)
         noise: Mapping[str, Any] = {"mechanism": "gaussian", "noise_multiplier": z / sqrt(charge)} if z else {}
-        found.append(Release(SUM, sensitivity_l2=moved, neighbours=CLIENT, round=r, against=OTHERS, **noise))
+        found.append(fl.Release(SUM, sensitivity_l2=moved, neighbours=CLIENT, round=r, against=OTHERS, **noise))
     return found
 
 
@@ -226,13 +225,13 @@ def check(config: CentralNoiseConfig, common: fl.Common) -> None:
         raise fl.UserError(f"participation={config.participation} of {first} clients asks nobody in some rounds")
 
 
-def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
+def ledger(federation: fl.Federation) -> Mapping[str, Sequence[fl.Release]]:
     """By client, each of its changes, which the server sees, and its part in each sum, which models show; with
     DP-SGD also the training's proof for a sample.
     """
 
-    def of(client: Client) -> Iterator[Release]:
-        (alone,) = told(client.config, client.samples, client.epochs, [fl.FromTraining("change of the model")], 0)
+    def of(client: Client) -> Iterator[fl.Release]:
+        (alone,) = fl.told(client.config, client.samples, client.epochs, [fl.FromTraining("change of the model")], 0)
         training = None if client.config.sample_noise is None else alone
         for r, _ in client.state.trained:
             yield replace(alone, round=r, against=("server",), sample=training)

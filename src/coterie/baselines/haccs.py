@@ -23,7 +23,6 @@ import coterie.method as fl
 from coterie.clustering.histograms import Density, density_clusters, hellinger
 from coterie.dp.laplace import private_counts
 from coterie.protocols import selecting
-from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.protocols.selecting import meet
 from coterie.selection.clusters import cluster_weights, sample_fastest
 
@@ -109,7 +108,7 @@ class Server(fl.Server):
 
     def meet(self, r: int) -> fl.Steps[None]:
         def learn(name: str, described: Described) -> None:
-            counts, most = described.counts, MOST_SAMPLES * len(described.counts)
+            counts, most = described.counts, fl.MOST_SAMPLES * len(described.counts)
             if len(counts) != self.spec.outputs or counts.min() < 0 or counts.max() > most:
                 raise fl.PeerError(
                     f"{name}: a histogram of {len(counts)} counts, expected {self.spec.outputs}, 0 or more"

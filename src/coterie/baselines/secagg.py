@@ -36,8 +36,6 @@ from coterie.crypto import marks, shared_seed
 from coterie.crypto.packing import Lanes
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import SIGNATURE_BYTES, OpeningKey, SealingKey, digest
-from coterie.protocols.averaging import MOST_SAMPLES
-from coterie.protocols.local_training import check_model, sample_size
 
 FEWEST = 3
 """Clients in a sum: of two, each could take its own off."""
@@ -232,7 +230,7 @@ class Client(fl.Client):
         return Enrolled(r, Credential(public, mark, proof).to_bytes(), fl.bundle(sealed))
 
     def _check_asked(self, r: int, names: Sequence[str]) -> None:
-        expected = sample_size(len(fl.joined(self.clients, self.config, r)), self.config.participation)
+        expected = fl.sample_size(len(fl.joined(self.clients, self.config, r)), self.config.participation)
         roster = self.common.roster.by_name
         strangers = [name for name in names if name not in roster or roster[name].role != self.role]
         if strangers or self.name not in names or len(names) != expected:
@@ -429,10 +427,10 @@ class Server(fl.Server):
         """Raises PeerError for a sum that no honest clients have."""
         values = total.view(np.int64)
         samples = int(values[-1])
-        if not count <= samples <= count * MOST_SAMPLES:
+        if not count <= samples <= count * fl.MOST_SAMPLES:
             raise fl.PeerError(f"a sum of {samples} samples of {count} clients: one of them lied")
         gather, mean = self.gather(), LANES.dequantise(values[:-1]) / samples
-        check_model(self.spec, self.spec.digest, mean.astype(np.float32))
+        fl.check_model(self.spec, self.spec.digest, mean.astype(np.float32))
         gather.means[0].take(mean, samples)
         self.state.weights = gather.moved(self.state.weights, step=self.config.server_step(r))
 
@@ -457,7 +455,7 @@ def check(config: SecAggConfig, common: fl.Common) -> None:
     its words.
     """
     for clients in (fl.joined(common.clients, config, 1), common.clients):
-        asked = sample_size(len(clients), config.participation)
+        asked = fl.sample_size(len(clients), config.participation)
         if not FEWEST <= config.needed(asked) <= asked <= LANES.max_terms:
             raise fl.UserError(
                 f"secagg adds up {FEWEST} to {LANES.max_terms} clients a round, not {asked} with threshold="

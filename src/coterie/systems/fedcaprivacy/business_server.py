@@ -11,7 +11,6 @@ import numpy as np
 
 import coterie.method as fl
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
-from coterie.crypto.roster import check_signed
 from coterie.crypto.signing import check_fresh
 from coterie.crypto.sketch import SEED_BYTES
 from coterie.crypto.vector import Mask
@@ -154,7 +153,7 @@ class BusinessServer(Protected, role=HUB):
         pid, service = self.clients.index(name), self.keys.public(SERVICE)
         if upload.pid != pid:
             raise fl.PeerError(f"{name} has PID {pid} and claims {upload.pid}")
-        check_signed(self.common, name, upload)
+        fl.check_signed(self.common, name, upload)
         sent, limits = (upload.round, upload.timestamp_s), (self.config.max_age_s, self.config.max_ahead_s)
         check_fresh(name, sent, self.state.accepted.get(name), r, self.now_s, *limits)
         cipher = service.from_bytes(upload.cipher, self.spec.size, terms=1, blinded=0)

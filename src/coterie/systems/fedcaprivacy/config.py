@@ -11,7 +11,6 @@ from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.signature import BOUND
 from coterie.crypto.packing import Lanes
 from coterie.protocols.cluster_sums import EncryptedTraining
-from coterie.protocols.local_training import refuse_unused, sample_size
 from coterie.protocols.masked_sums import FEWEST
 
 Protection = Literal["none", "sketch", "rotation", "signature"]
@@ -67,7 +66,7 @@ class FedCAPrivacyConfig(EncryptedTraining):
 
     def lanes(self, clients: int, guard_bits: int | Literal["auto"] = "auto") -> Lanes:
         """That hold a sum over all of ``clients`` that a round asks."""
-        return super().lanes(sample_size(clients, self.participation), self.guard_bits)
+        return super().lanes(fl.sample_size(clients, self.participation), self.guard_bits)
 
 
 SUMS_ENCRYPTED: tuple[Protection, ...] = ("sketch", "signature")
@@ -96,13 +95,13 @@ class Protected(fl.Party):
 
 def check(config: FedCAPrivacyConfig, common: fl.Common) -> None:
     signature = config.protection(common.mode) == "signature"
-    refuse_unused(config, f"mode {common.mode}", common.mode != "hardened", *HARDENED)
-    refuse_unused(config, "hardening=rotation", config.hardening == "rotation", "sketch_dim")
-    refuse_unused(config, "descriptor=signature", signature, *WITHOUT_SIGNATURE)
-    refuse_unused(config, f"schedule={config.schedule}", config.schedule != "decay", "alpha")
+    fl.refuse_unused(config, f"mode {common.mode}", common.mode != "hardened", *HARDENED)
+    fl.refuse_unused(config, "hardening=rotation", config.hardening == "rotation", "sketch_dim")
+    fl.refuse_unused(config, "descriptor=signature", signature, *WITHOUT_SIGNATURE)
+    fl.refuse_unused(config, f"schedule={config.schedule}", config.schedule != "decay", "alpha")
     if config.clusters == "auto" and common.mode == "literal":
         raise fl.UserError("clusters=auto is not in the paper: in mode literal give the number of clusters")
-    asked = sample_size(len(common.clients), config.participation)
+    asked = fl.sample_size(len(common.clients), config.participation)
     if asked > (room := config.lanes(len(common.clients)).max_terms):
         raise fl.UserError(
             f"a round asks {asked} clients, but lanes with guard_bits={config.guard_bits} sum up at most {room}: "

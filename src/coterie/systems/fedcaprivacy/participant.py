@@ -7,7 +7,6 @@ import numpy as np
 import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto.paillier import PublicKey, SecretKey
-from coterie.crypto.roster import signed
 from coterie.crypto.sketch import project, rotate, unrotate
 from coterie.protocols import signatures
 from coterie.protocols.anonymous import SERVICE
@@ -62,7 +61,7 @@ class Participant(Protected, role=PARTICIPANT):
             sketch = (yield fl.Encrypt(key, project(fitted.weights, self.config.sketch_dim, seed))).to_bytes()
         self.state.weights, self.state.clusters, self.state.round = fitted.weights, {}, msg.round
         upload = messages.Upload(msg.round, self.clients.index(self.name), self.now_s, cipher, sketch)
-        return signed(self.own, upload)  # zeta_i
+        return fl.signed(self.own, upload)  # zeta_i
 
     @fl.on(ClusterModel, lambda self, msg: receiving_cost(self, self.spec.size), answers=Received)
     def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:

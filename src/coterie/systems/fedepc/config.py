@@ -13,7 +13,6 @@ from coterie.clustering.divergence import FLOORS_PER_SCALE
 from coterie.clustering.isomorphic import Aidc
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON, noise_multiplier
 from coterie.protocols.cluster_sums import EncryptedTraining
-from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.selection.bandit import Cics
 
 CLIP = (1e-6, 1e6)
@@ -108,10 +107,12 @@ class FedEPCConfig(EncryptedTraining):
             raise fl.UserError(
                 f"clip must be from {CLIP[0]:g} to {CLIP[1]:g}, or 0 for the median norm, not {self.clip}"
             )
-        refuse_unused(self, "send=clear", self.send == "clear", "epsilon", "dp_delta", "noise_along", "clip")
-        refuse_unused(self, "extractor=random", self.extractor == "random", "extractor_steps")
-        refuse_unused(self, f"time_budget={self.time_budget}", self.time_budget != "auto", "participation", "straggler")
-        refuse_unused(self, "converged=0", not self.converged, "settle")
+        fl.refuse_unused(self, "send=clear", self.send == "clear", "epsilon", "dp_delta", "noise_along", "clip")
+        fl.refuse_unused(self, "extractor=random", self.extractor == "random", "extractor_steps")
+        fl.refuse_unused(
+            self, f"time_budget={self.time_budget}", self.time_budget != "auto", "participation", "straggler"
+        )
+        fl.refuse_unused(self, "converged=0", not self.converged, "settle")
         self.clustering(), self.selection()  # they check their own settings
 
     def solver(self) -> fl.Sgd:
@@ -134,7 +135,7 @@ class FedEPCConfig(EncryptedTraining):
 
     def most(self, clients: int) -> int | None:
         """How many may train in a round; None if T_max alone decides."""
-        return sample_size(clients, self.participation) if self.time_budget == "auto" else None
+        return fl.sample_size(clients, self.participation) if self.time_budget == "auto" else None
 
     def beyond_budget(self) -> Mapping[str, str]:
         found = {}
@@ -164,16 +165,16 @@ def check(config: FedEPCConfig, common: fl.Common) -> None:
                 f"{setting}={value} needs public samples at the hub: give a share of the data to it (--public 0.05), "
                 f"or choose {setting}={other}"
             )
-    refuse_unused(config, f"mode {common.mode}", not hardened, *HARDENING)
+    fl.refuse_unused(config, f"mode {common.mode}", not hardened, *HARDENING)
     few = common.mode != "literal" and len(common.clients) <= config.singles_to
-    refuse_unused(config, f"singles_to={config.singles_to}", few, "eta", "neighbours")
+    fl.refuse_unused(config, f"singles_to={config.singles_to}", few, "eta", "neighbours")
     if hardened and not common.public:
         raise fl.UserError(
             "mode hardened needs public samples at the hub, which tell it how long a description is: give a share of "
             "the data to it (--public 0.05)"
         )
     if hardened:
-        insist(config, {"distribute": "round", "reference_mode": False}, "mode hardened")
+        fl.insist(config, {"distribute": "round", "reference_mode": False}, "mode hardened")
         here = config.founders or len(common.clients)
         if here < config.min_cluster:
             raise fl.UserError(

@@ -13,7 +13,6 @@ import numpy as np
 
 import coterie.method as fl
 from coterie.clustering import isomorphic
-from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.selection.contexts import affordable, believed
 
 MOST_LOSS = 1e6
@@ -61,13 +60,13 @@ def check_within(name: str, what: str, value: float, least: float, most: float) 
 
 
 def check_device(name: str, samples: int, cpu_ghz: float, memory_gib: float) -> None:
-    check_within(name, "the number of samples", samples, 1, MOST_SAMPLES)
+    check_within(name, "the number of samples", samples, 1, fl.MOST_SAMPLES)
     check_within(name, "cpu_ghz", cpu_ghz, *CPU_GHZ)
     check_within(name, "memory_gib", memory_gib, *MEMORY_GIB)
 
 
 def check_training(name: str, samples: int, loss: float, norm: float = 0.0) -> None:
-    check_within(name, "the number of samples", samples, 1, MOST_SAMPLES)
+    check_within(name, "the number of samples", samples, 1, fl.MOST_SAMPLES)
     check_within(name, "the loss", loss, 0, MOST_LOSS)
     check_within(name, "the gradient norm", norm, 0, MOST_NORM)
 

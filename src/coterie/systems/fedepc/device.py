@@ -8,7 +8,6 @@ import numpy as np
 
 import coterie.method as fl
 from coterie.crypto.paillier import PublicKey, SecretKey
-from coterie.crypto.roster import signed
 from coterie.devices.resources import resources
 from coterie.dp.gaussian import mean_sensitivity
 from coterie.protocols import cluster_sums
@@ -186,7 +185,7 @@ class HardenedDevice(Describer, role=DEVICE):
             said = self.state.said = fl.changed(said, cipher=cipher.to_bytes())
         cpu_ghz, memory_gib = yield fl.Local(resources)
         data = b"" if old and msg.weights is None else said.cipher
-        return signed(self.own, messages.Concealed(msg.round, self.samples, cpu_ghz, memory_gib, data))
+        return fl.signed(self.own, messages.Concealed(msg.round, self.samples, cpu_ghz, memory_gib, data))
 
     def sealing_cost(self, msg: Train) -> fl.Cost:
         plain, encryption = self.training_cost(msg), self.keys.public(SERVICE).nominal_seconds_encrypt(self.spec.size)
@@ -199,10 +198,10 @@ class HardenedDevice(Describer, role=DEVICE):
             raise fl.PeerError("asked to train its cluster's model, but it has none")
         weights, loss = yield from self.trained(msg, start)
         if weights is None:
-            return signed(self.own, messages.Sealed(msg.round, b"", self.samples, loss, 0.0))
+            return fl.signed(self.own, messages.Sealed(msg.round, b"", self.samples, loss, 0.0))
         cipher = (yield fl.Encrypt(self.keys.public(SERVICE), weights)).to_bytes()
         norm = gradient_norm(self.spec, start, weights, self.config.lr)
-        return signed(self.own, messages.Sealed(msg.round, cipher, self.samples, loss, norm))
+        return fl.signed(self.own, messages.Sealed(msg.round, cipher, self.samples, loss, norm))
 
     @fl.on(ClusterModel, lambda self, msg: cluster_sums.receiving_cost(self, self.spec.size), answers=Received)
     def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:

@@ -12,7 +12,6 @@ import numpy as np
 import coterie.method as fl
 from coterie.clustering.isomorphic import Event
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
-from coterie.crypto.roster import check_signed
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import ClusterModel, Masked, converted, distribute, masked_sum
 from coterie.protocols.key_centre import Keys
@@ -53,7 +52,7 @@ class HardenedServer(Server, role=HUB):
     # -- algorithms 1 and 2 --------------------------------------------------------------------------------------------
 
     def description(self, name: str, msg: Any) -> bytes | None:
-        check_signed(self.common, name, msg)
+        fl.check_signed(self.common, name, msg)
         if not msg.cipher:
             return None
         numbers = len(self.state.centre) + 1  # C, and the floor
@@ -83,7 +82,7 @@ class HardenedServer(Server, role=HUB):
 
     def labels(self, answer: messages.Clustered, allowed: Collection[str]) -> dict[str, int]:
         """By name. Raises PeerError for anything but a cluster for places of these devices."""
-        check_signed(self.common, self.helper, answer)
+        fl.check_signed(self.common, self.helper, answer)
         positions, labels = answer.positions.tolist(), answer.labels.tolist()
         places = self.state.places
         if len(positions) != len(labels) or len(set(positions)) < len(positions):
@@ -109,7 +108,7 @@ class HardenedServer(Server, role=HUB):
             tickets: dict[str, int] = {}
 
             def fold(name: str, update: messages.Sealed) -> None:
-                check_signed(self.common, name, update)
+                fl.check_signed(self.common, name, update)
                 check_training(name, update.samples, update.loss, update.gradient_norm)
                 if bool(update.cipher) != (name in selected):
                     raise fl.PeerError(f"{name}: a model, or none, from a device that was asked otherwise")

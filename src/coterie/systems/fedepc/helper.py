@@ -11,7 +11,6 @@ from coterie.clustering.divergence import calibrated, modified_divergence
 from coterie.clustering.isomorphic import Aidc, Groups
 from coterie.clustering.merging import mean_between
 from coterie.crypto.paillier import PublicKey, SecretKey
-from coterie.crypto.roster import signed
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE, Relayed, check_relayed
 from coterie.protocols.cluster_sums import ClusterSum, Convert, Formed
@@ -62,7 +61,7 @@ class Helper(fl.Party, role=HELPER):
         self.state.groups = groups
         positions = np.array([int(name) for name in groups.names], np.int64)
         labels = without_small(divergences(groups, self.aidc), groups.labels, self.config.min_cluster)
-        return signed(self.own, messages.Clustered(msg.round, positions, labels))
+        return fl.signed(self.own, messages.Clustered(msg.round, positions, labels))
 
     @fl.on(Convert, lambda self, msg: cluster_sums.conversion_cost(self, self.spec.size), answers=ClusterSum)
     def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:

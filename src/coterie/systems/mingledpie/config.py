@@ -12,7 +12,6 @@ import coterie.method as fl
 from coterie.aggregation.mingled import MOST_CONDITION
 from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.protocols.local_training import refuse_unused
 from coterie.protocols.threshold import Joint
 from coterie.systems.mingledpie import layout
 from coterie.systems.mingledpie.layout import Layout, Rebuilding, Solving
@@ -133,8 +132,8 @@ UNUSED = {
 
 
 def check(config: MingledPieConfig, common: fl.Common) -> None:
-    refuse_unused(config, f"mode {common.mode}", True, *UNUSED[common.mode])
-    refuse_unused(config, "keys=shared", config.keys == "shared", "holders", "openers")
+    fl.refuse_unused(config, f"mode {common.mode}", True, *UNUSED[common.mode])
+    fl.refuse_unused(config, "keys=shared", config.keys == "shared", "holders", "openers")
     if config.keys == "threshold":
         config.joint(common.clients)
         if config.kind(common.mode) == "products":

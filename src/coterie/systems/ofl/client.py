@@ -9,7 +9,6 @@ import numpy as np
 
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import check_signed, signed
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.noise import affords, left
 from coterie.protocols.reports import StatusReport, reported, summary
@@ -66,7 +65,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
     def check_leader(self, msg: messages.Work | Fresh, leader: str) -> None:
         """Raises PeerError unless the hub has named this leader for the round."""
         named = Mandate(msg.round, msg.cluster, leader, msg.usual, signature=msg.mandate)
-        check_signed(self.common, self.common.roster.hub, named, self.name)
+        fl.check_signed(self.common, self.common.roster.hub, named, self.name)
 
     def opportunity(self, r: int, usual: float) -> fl.Work[Upload]:
         """Trains, selects as much as eq. (4) allows, and adds noise."""
@@ -91,7 +90,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
                 self.state.released = released if one in released else [*released, one]
         self.state.trained = r
         upload = self.upload(r, (gamma.up, gamma.down), places, values)
-        return signed(self.own, fl.changed(upload, report=fl.codec.encode(report)))
+        return fl.signed(self.own, fl.changed(upload, report=fl.codec.encode(report)))
 
     def upload(self, r: int, gamma: tuple[float, float], places: fl.Integers, values: fl.Vector) -> Upload:
         total = len(self.places)

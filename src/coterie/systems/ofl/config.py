@@ -14,7 +14,6 @@ from coterie.crypto.ckks_parameters import named as parameters_named
 from coterie.dp.distributed import Distributed
 from coterie.dp.heuristic import refuse_epsilon
 from coterie.dp.uploads import Standard, eligible
-from coterie.protocols.local_training import refuse_unused, sample_size
 from coterie.protocols.noise import NoiseSettings, check_sums, error_of_sums, warn_of_silence
 from coterie.protocols.reports import RANGES, StatusReport, costs, limits
 from coterie.protocols.threshold import Joint
@@ -113,11 +112,11 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
         paper, sums = self.mechanism == "paper", self.mechanism == "distributed"
         if paper:
             refuse_epsilon(self.epsilon)
-        refuse_unused(self, "mechanism=paper", paper, "clip", "noise", "private_rounds")
-        refuse_unused(self, f"mechanism={self.mechanism}", not paper, "epsilon1", "epsilon2")
-        refuse_unused(self, f"mechanism={self.mechanism}", not sums, "noise_by", "missing")
-        refuse_unused(self, "keys=dealer", self.keys == "dealer", "renew")
-        refuse_unused(self, "full_samples", self.full_samples is not None, "full_share")
+        fl.refuse_unused(self, "mechanism=paper", paper, "clip", "noise", "private_rounds")
+        fl.refuse_unused(self, f"mechanism={self.mechanism}", not paper, "epsilon1", "epsilon2")
+        fl.refuse_unused(self, f"mechanism={self.mechanism}", not sums, "noise_by", "missing")
+        fl.refuse_unused(self, "keys=dealer", self.keys == "dealer", "renew")
+        fl.refuse_unused(self, "full_samples", self.full_samples is not None, "full_share")
         self.budget()
         if not paper:
             self.uploads(1)
@@ -139,7 +138,7 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
 
     def makers(self, clients: int, leaders: int) -> int:
         """How many parties add noise to a round's sum, of clients that have joined, and leaders."""
-        return leaders if self.noise_by == "leaders" else sample_size(clients, self.participation)
+        return leaders if self.noise_by == "leaders" else fl.sample_size(clients, self.participation)
 
     @property
     def sends_changes(self) -> bool:

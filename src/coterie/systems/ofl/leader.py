@@ -9,7 +9,6 @@ import numpy as np
 import coterie.method as fl
 from coterie.aggregation.contribution import contributed
 from coterie.crypto.ckks_parameters import named as parameters
-from coterie.crypto.roster import check_signed
 from coterie.dp.distributed import Distributed
 from coterie.dp.uploads import Standard, shared_set
 from coterie.protocols.reports import opened as opened_report
@@ -129,7 +128,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
     @fl.on(Upload)
     def late(self, msg: Upload, src: str) -> tuple[fl.To, ...]:
         """Kept, or sent on to the member's new leader."""
-        check_signed(self.common, src, msg)
+        fl.check_signed(self.common, src, msg)
         if isinstance(self.mechanism, Distributed):
             raise fl.PeerError(f"an upload of {src} for the sum of round {msg.round}, after it was closed")
         self.sparse(src, msg)
@@ -242,7 +241,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         members = named(msg.members)
         for name, data in zip(members, fl.unbundle(msg.uploads, len(members)), strict=True):
             upload = fl.codec.decode(data, Upload)
-            check_signed(self.common, name, upload)
+            fl.check_signed(self.common, name, upload)
             self.sparse(name, upload)
             self.retain(name, upload)
         return (fl.To(self.common.roster.hub, messages.Received(msg.round)),) if msg.awaited else ()
@@ -274,7 +273,7 @@ class Gathering:
             )
         places = leader.sparse(name, upload)
         if name != leader.name:
-            check_signed(leader.common, name, upload)
+            fl.check_signed(leader.common, name, upload)
         report = opened_report(leader.common, upload.report, upload.round, leader.config.step_s)
         if report.client != name:
             raise fl.PeerError(f"{name}: an upload with a report of {report.client}")

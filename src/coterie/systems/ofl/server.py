@@ -12,7 +12,6 @@ import numpy as np
 import coterie.method as fl
 from coterie.clustering.kmeans import Clusters, nearest, regrouped
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import signed
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.reports import StatusReport, accepted, checked, features, limits
 from coterie.protocols.reports import opened as opened_report
@@ -236,7 +235,7 @@ class Server(fl.Party, role=HUB):
     def request(self, r: int, cluster: int, leader: str, members: Sequence[str], asked: set[str]) -> messages.Lead:
         state = self.state
         mandates = b"".join(
-            signed(self.own, messages.Mandate(r, cluster, leader, state.usual), name).signature for name in members
+            fl.signed(self.own, messages.Mandate(r, cluster, leader, state.usual), name).signature for name in members
         )
         chosen = np.array([i for i, name in enumerate(members) if name in asked], np.int64)
         counted = np.array([state.counted.get(name, 0) for name in members], np.int64)

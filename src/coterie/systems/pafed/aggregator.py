@@ -10,7 +10,6 @@ import numpy as np
 
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import check_signed, signed
 from coterie.crypto.tally import PLAIN
 from coterie.protocols.committee import switch
 from coterie.protocols.key_centre import Keys
@@ -114,7 +113,7 @@ class Aggregator(Laid, role=HUB):
             _, tickets = yield from self._transformed(r, self.clients, spool)
 
             def final(name: str) -> messages.Final:
-                return signed(self.own, messages.Final(r, self.spec.digest, spool.take(tickets[name])), name)
+                return fl.signed(self.own, messages.Final(r, self.spec.digest, spool.take(tickets[name])), name)
 
             yield from fl.post(fl.LazyMapping(tuple(tickets), final, held=0))
 
@@ -134,7 +133,7 @@ class Aggregator(Laid, role=HUB):
 
     def _requests(self, r: int, asked: Sequence[str], spool: fl.Spool) -> fl.Steps[tuple[bytes, Mapping[str, Any]]]:
         def train(name: str, weights: fl.Vector | None, cipher: bytes) -> messages.Train:
-            return signed(self.own, messages.Train(r, self.spec.digest, weights, cipher), name)
+            return fl.signed(self.own, messages.Train(r, self.spec.digest, weights, cipher), name)
 
         if not self.state.model:
             return b"", {name: train(name, self.common.initial, b"") for name in asked}
@@ -198,7 +197,7 @@ class Aggregator(Laid, role=HUB):
         return ciphers
 
     def _verify(self, name: str, update: messages.Update | messages.PaddedUpdate) -> None:
-        check_signed(self.common, name, update)
+        fl.check_signed(self.common, name, update)
         if update.spec != self.spec.digest:
             raise fl.PeerError(f"{name}: an update to a model of another shape")
         allowed = 0 <= update.length <= self.config.clip if self.config.clip else update.length == 1

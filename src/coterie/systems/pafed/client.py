@@ -9,7 +9,6 @@ import numpy as np
 
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import check_signed, signed
 from coterie.protocols.committee import Seat
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.own_mean import OwnMean, averaged, taken
@@ -58,7 +57,7 @@ class Client(Laid, role=CLIENT):
     @fl.on(Train, train_cost, answers=Update)
     def train(self, msg: Train, src: str) -> fl.Work[Update | PaddedUpdate]:
         """Algorithm 3, lines 6 to 10."""
-        check_signed(self.common, HUB, msg, self.name)
+        fl.check_signed(self.common, HUB, msg, self.name)
         if msg.round <= self.state.round:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         if msg.weights is None:
@@ -74,7 +73,7 @@ class Client(Laid, role=CLIENT):
         update = self.layout.packed(np.where(self.spec.buffers, trained, change))
         sent = yield from self._sealed(msg.round, update, length)
         self.state.round = msg.round
-        return signed(self.own, sent)
+        return fl.signed(self.own, sent)
 
     def _opened(self, msg: Train | Final) -> fl.Work[fl.Vector]:
         """Raises PeerError and CryptoError for anything but a model under this client's key."""
@@ -97,7 +96,7 @@ class Client(Laid, role=CLIENT):
 
     @fl.on(Final, last_cost, when=fl.never)
     def take_last(self, msg: Final, src: str) -> fl.Work[None]:
-        check_signed(self.common, HUB, msg, self.name)
+        fl.check_signed(self.common, HUB, msg, self.name)
         self._keep((yield from self._opened(msg)))
 
     def _sealed(self, r: int, update: fl.Vector, length: float) -> fl.Work[Update | PaddedUpdate]:

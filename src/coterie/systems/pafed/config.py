@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import coterie.method as fl
 from coterie.crypto.ckks_parameters import named
 from coterie.protocols.late import LateTraining
-from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.protocols.own_mean import KeepsMean
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import MODEL_TERMS, STEP_SHARES
@@ -156,13 +155,13 @@ class Laid(fl.Party):
 
 def check(config: PAFedConfig, common: fl.Common) -> None:
     literal = common.mode == "literal"
-    refuse_unused(config, "rule=averaged", config.rule == "averaged" and not literal, *UNUSED_PLAIN)
-    refuse_unused(config, f"mode {common.mode}", not literal, "iterations", "mask_bound")
-    refuse_unused(config, "mode literal", literal, "dummies", "signs")
-    refuse_unused(config, "project=none", config.project == "none", "signs", "conflicting")
-    refuse_unused(config, "keys=helper", config.keys == "helper", "members", "openers")
-    refuse_unused(config, f"mode {common.mode}", common.mode != "paper", "keys")
-    refuse_unused(config, "local=sgd", config.local == "sgd", "rho")
+    fl.refuse_unused(config, "rule=averaged", config.rule == "averaged" and not literal, *UNUSED_PLAIN)
+    fl.refuse_unused(config, f"mode {common.mode}", not literal, "iterations", "mask_bound")
+    fl.refuse_unused(config, "mode literal", literal, "dummies", "signs")
+    fl.refuse_unused(config, "project=none", config.project == "none", "signs", "conflicting")
+    fl.refuse_unused(config, "keys=helper", config.keys == "helper", "members", "openers")
+    fl.refuse_unused(config, f"mode {common.mode}", common.mode != "paper", "keys")
+    fl.refuse_unused(config, "local=sgd", config.local == "sgd", "rho")
     members, openers = config.committee(common.clients)
     if config.keys == "threshold" and not (config.members <= len(members) and 1 <= openers <= len(members)):
         raise fl.UserError(
@@ -170,8 +169,8 @@ def check(config: PAFedConfig, common: fl.Common) -> None:
             f"{len(common.clients)} clients"
         )
     if literal:
-        insist(config, {**PRINTED, **ADDED}, "mode literal, which is the printed text")
-    asked = sample_size(len(common.clients), config.participation)
+        fl.insist(config, {**PRINTED, **ADDED}, "mode literal, which is the printed text")
+    asked = fl.sample_size(len(common.clients), config.participation)
     if asked > MOST_ASKED:
         raise fl.UserError(f"{asked} clients a round, but CKKS has room for {MOST_ASKED}: lower participation")
     longest = (named(PARAMETERS[common.mode]).max_terms - MODEL_TERMS) // STEP_SHARES
