@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from coterie.crypto import ckks, residues
-from coterie.crypto.arrays import RandomBytes, drawn
+from coterie.crypto.arrays import Immutable, RandomBytes, drawn
 from coterie.crypto.ckks_parameters import _FLOAT_ROUNDING, DEVIATIONS, ParameterSet, named
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import Ring, ring
@@ -360,7 +360,7 @@ _ID_BYTES = 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SecretNumbers:
+class SecretNumbers(Immutable):
     group: Group
     numbers: Residues
 
@@ -368,9 +368,6 @@ class SecretNumbers:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.group.digest.hex()[:8]}>"
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
 
     @staticmethod
     def size(group: Group) -> tuple[int, int]:
