@@ -29,18 +29,9 @@ from coterie.crypto.vector import sum_ciphers
 from coterie.dp.distributed import Distributed
 from coterie.dp.ledger import Release
 from coterie.dp.uploads import eligible
-from coterie.protocols import threshold
+from coterie.protocols import noise, threshold
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys, Pair
 from coterie.protocols.local_training import LocalTraining, ask_round, fit, refuse_unused, sample_size
-from coterie.protocols.noise import (
-    NoiseSettings,
-    affords,
-    check_sums,
-    error_of_sums,
-    mean_change,
-    rotation,
-    warn_of_silence,
-)
 
 OBSERVERS, COALITION = ("server", "public", "other clients"), ("server with a client",)
 """Who sees a sum; and who opens a single vector, if every client has the key."""
@@ -66,10 +57,11 @@ def makers(config: Any, clients: int) -> int:
 def check_noise(config: Any, common: fl.Common) -> None:
     """Raises UserError for impossible noise; warns of a budget for no round."""
     parties, mechanism = makers(config, len(common.clients)), mechanism_of(config, len(eligible(common.spec)))
-    check_sums(mechanism, parties, "clients", 0.0)
-    error = named(CENTRE_SET).error(parties) if config.keys == "centre" else error_of_sums(SHARED_SET, common.clients)
-    check_sums(mechanism, parties, "clients", error * mechanism.largest_alone(parties) / REACH)
-    warn_of_silence(config.budget(), mechanism.release())
+    noise.check_sums(mechanism, parties, "clients", 0.0)
+    centre, clients = config.keys == "centre", common.clients
+    error = named(CENTRE_SET).error(parties) if centre else noise.error_of_sums(SHARED_SET, clients)
+    noise.check_sums(mechanism, parties, "clients", error * mechanism.largest_alone(parties) / REACH)
+    noise.warn_of_silence(config.budget(), mechanism.release())
 
 
 class Sealed(fl.State, frozen=True):
@@ -118,7 +110,7 @@ class SumNoise(fl.Component):
 
     def _affords(self) -> bool:
         config = self.party.config
-        return not config.noisy or affords(config.budget(), self.mechanism.release(), len(self.secret.sealed))
+        return not config.noisy or noise.affords(config.budget(), self.mechanism.release(), len(self.secret.sealed))
 
     def record(self, values: fl.Vector, r: int) -> bytes:
         """Count this vector, and return its name. Raises PeerError beyond the budget."""
@@ -135,7 +127,7 @@ class SumNoise(fl.Component):
         of: names the values. Raises PeerError if another sum of the round's vectors was opened.
         """
         party, mechanism, places = self.party, self.mechanism, eligible(self.party.spec)
-        turned = rotation(party.common.roster.session, r)
+        turned = noise.rotation(party.common.roster.session, r)
         before, self.secret.weights = self.weights, np.where(party.spec.buffers, values, self.weights)
         numbers = mechanism.on_grid((values - before)[places], turned, party.kept("rounding", of, r))
         data = numbers.tobytes()
@@ -149,8 +141,8 @@ class SumNoise(fl.Component):
         """
         if terms < self.makers - self.party.config.missing:
             raise fl.PeerError(f"a sum of {terms} vectors: of {self.makers} shares of noise it lacks too many")
-        weights, turned = self.weights.astype(np.float64), rotation(self.party.common.roster.session, r)
-        change = mean_change(self.mechanism, np.asarray(opened) * self.unit, terms, turned)
+        weights, turned = self.weights.astype(np.float64), noise.rotation(self.party.common.roster.session, r)
+        change = noise.mean_change(self.mechanism, np.asarray(opened) * self.unit, terms, turned)
         weights[eligible(self.party.spec)] += change
         return self.taken(weights)
 
@@ -173,7 +165,7 @@ SERVER, CLIENT = "server", "client"
 
 
 @dataclass(frozen=True)
-class SumKeys(NoiseSettings, LocalTraining):
+class SumKeys(noise.NoiseSettings, LocalTraining):
     """Settings of local training, of the key, and of noise on the sums: none without ``noise`` and ``epsilon``.
 
     keys: who can open: any client, by the key that it was dealt (centre), or only all of them together (threshold).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, Literal
 
@@ -18,7 +17,7 @@ from coterie.protocols.noise import warn_of_silence
 from coterie.training.solvers import sampling
 
 
-@dataclass(frozen=True)
+@fl.settings
 class CoterieConfig(fl.Averaging, HiddenSums):
     """Settings of Coterie: local training, late updates and sums in hidden groups.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -16,7 +15,7 @@ from coterie.protocols.masked_sums import FEWEST
 Protection = Literal["none", "sketch", "rotation", "signature"]
 
 
-@dataclass(frozen=True)
+@fl.settings
 class FedCAPrivacyConfig(EncryptedTraining):
     """Settings of FedCAPrivacy; defaults are the paper's where it gives one (section VI-A).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import inf
 from typing import Annotated, Literal
 
@@ -20,7 +20,7 @@ CLIP = (1e-6, 1e6)
 # far outside, noise would be lost in the last bits of what it hides
 
 
-@dataclass(frozen=True)
+@fl.settings
 class FedEPCConfig(EncryptedTraining):
     """Settings of FedEPC. The paper gives theta_merge and theta_split (table 2); all others had to be chosen.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from coterie.systems.mingledpie.layout import Layout, Rebuilding, Solving
 from coterie.systems.mingledpie.messages import CLIENT, MODELS
 
 
-@dataclass(frozen=True)
+@fl.settings
 class MingledPieConfig(fl.ClusterModels):
     """Settings of MingledPie; defaults are the paper's (section VI-A).
 

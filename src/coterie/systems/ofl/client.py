@@ -62,7 +62,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         self.check_leader(msg, src)
         return (yield from self.opportunity(msg.round, msg.usual))
 
-    def check_leader(self, msg: messages.Work | Fresh, leader: str) -> None:
+    def check_leader(self, msg: messages.ToMember, leader: str) -> None:
         """Raises PeerError unless the hub has named this leader for the round."""
         named = Mandate(msg.round, msg.cluster, leader, msg.usual, signature=msg.mandate)
         fl.check_signed(self.common, self.common.roster.hub, named, self.name)

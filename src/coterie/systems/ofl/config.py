@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import sqrt
 from statistics import median
 from typing import Annotated, Literal
@@ -39,7 +38,7 @@ LEAST_LEADERS = 2
 """A global model of one leader would be that leader's model."""
 
 
-@dataclass(frozen=True)
+@fl.settings
 class OFLConfig(NoiseSettings, fl.LocalTraining):
     """Settings of OFL. The paper prints none of their values but those of epsilon in figures.
 

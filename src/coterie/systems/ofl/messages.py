@@ -82,13 +82,18 @@ class Lead(ToLeader, frozen=True):
     usual: float
 
 
-@fl.message(src=LEADER, dst=CLIENT)
-class Work(fl.OfRound, frozen=True):
+class ToMember(fl.OfRound, frozen=True):
     """mandate: the hub's signature of ``Mandate(round, cluster, sender, usual)``."""
+
+    SRC, DST = LEADER, CLIENT
 
     cluster: int
     mandate: bytes
     usual: float
+
+
+class Work(ToMember, frozen=True):
+    """Train and upload."""
 
 
 @fl.message(src=CLIENT, dst=LEADER)
@@ -139,13 +144,9 @@ class Spread(ToLeader, frozen=True):
     weights: fl.Floats
 
 
-@fl.message(src=LEADER, dst=CLIENT)
-class Fresh(fl.OfRound, frozen=True):
+class Fresh(ToMember, frozen=True):
     """Parameters of the global model. places: one bit each, those that the member wanted, or fewer."""
 
-    cluster: int
-    mandate: bytes
-    usual: float
     places: bytes
     values: fl.Floats
 
