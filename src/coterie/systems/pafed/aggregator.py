@@ -15,8 +15,9 @@ from coterie.protocols.committee import switch
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering
 from coterie.systems.pafed import messages
+from coterie.systems.pafed.classification import REFRESHING
 from coterie.systems.pafed.config import Laid
-from coterie.systems.pafed.correction import REFRESHING, averaged, correct
+from coterie.systems.pafed.correction import averaged, correct
 from coterie.systems.pafed.inbox import Inbox, PaddedInbox
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, SERVICE, USER, wide
 
