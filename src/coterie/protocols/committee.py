@@ -147,19 +147,11 @@ class Seat(fl.Component):
         return CommitteeShare.load(self.party.keys.own_bytes(self.grant))
 
 
-def switch(
-    hub: Any,
-    name: str,
-    members: Sequence[str],
-    needed: int,
-    r: int,
-    number: int,
-    ciphers: Sequence[CipherVector],
-) -> fl.Steps[list[CipherVector]]:
-    """The same ciphertexts under the opener's key, by the first members that are there.
-
-    Raises NoAnswerError if too few are, or one fails.
+def switch(hub: Any, name: str, r: int, number: int, ciphers: Sequence[CipherVector]) -> fl.Steps[list[CipherVector]]:
+    """The same ciphertexts under the opener's key, by the first members that are there, of the committee in the hub's
+    settings. Raises NoAnswerError if too few are, or one fails.
     """
+    members, needed = hub.config.committee(hub.clients)
     there = (yield from fl.for_each(dict.fromkeys(members, Stand(r)), fl.Done)).got
     if len(there) < needed:
         raise fl.NoAnswerError(f"{len(there)} members of the committee are there, and {needed} have to help the helper")

@@ -15,7 +15,6 @@ clients can read off the mean of a label that one other client holds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -146,12 +145,7 @@ def _read(answer: Grouped, order: Sequence[str], most: int) -> tuple[dict[str, i
 
 
 def group(
-    helper: KeyedParty,
-    msg: Group,
-    opened: Mapping[int, BlindedVector],
-    before: GroupingState,
-    groups: int | Literal["auto"],
-    smallest: int,
+    helper: KeyedParty, msg: Group, opened: Mapping[int, BlindedVector], before: GroupingState
 ) -> tuple[GroupingState, Grouped]:
     """The helper: groups of these signatures by position, found or existing, and its new state.
 
@@ -165,6 +159,7 @@ def group(
         if 2 * honest.sum() <= len(opened):
             raise fl.PeerError(f"{len(opened)} signatures, but no majority of them can be some")
         base = opened[positions[int(np.flatnonzero(~rows.any(axis=1))[0])]]
+        groups, smallest = helper.config.clusters, helper.config.smallest(helper.common.mode)
         found = sig.find_groups(rows[honest], helper.rng("signs of signatures"), groups, smallest)
         where = np.array(positions, np.int64)[honest]
         return GroupingState(base.stored(), found), Grouped(msg.round, where, found.labels, found.why)

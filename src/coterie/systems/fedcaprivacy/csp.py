@@ -133,10 +133,7 @@ class ServiceProvider(Protected, role=CSP):
     @fl.on(Group, answers=Grouped, when=with_protection("signature"))
     def group(self, msg: Group, src: str) -> Grouped:
         held = self.state.opened if msg.round == self.state.round else {}
-        smallest = self.config.smallest(self.common.mode)
-        self.state.signatures, answer = group(
-            self, msg, self.blinded(held), self.state.signatures, self.config.clusters, smallest
-        )
+        self.state.signatures, answer = group(self, msg, self.blinded(held), self.state.signatures)
         return answer
 
     @fl.on(Forget, answers=fl.Done)

@@ -193,8 +193,7 @@ class Aggregator(Laid, role=HUB):
         number: of the request in round r; it grows. Raises NoAnswerError if too few members help.
         """
         if self.config.keys == "threshold":
-            members, needed = self.config.committee(self.clients)
-            ciphers = yield from switch(self, SERVICE, members, needed, r, number, ciphers)
+            ciphers = yield from switch(self, SERVICE, r, number, ciphers)
         return ciphers
 
     def _verify(self, name: str, update: messages.Update | messages.PaddedUpdate) -> None:
