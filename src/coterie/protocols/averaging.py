@@ -8,7 +8,7 @@ FedAvg is ``Server`` and ``Client``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, ClassVar, Literal
@@ -270,13 +270,11 @@ class Server(fl.Party, role="server"):
     def gather(self, means: int = 1) -> Gather:
         return Gather(self.spec, self.state.weights, means)
 
-    def ask(
-        self, r: int, request: fl.Message, reply: type[Any], fold: Callable[[str, Any], None]
-    ) -> fl.Steps[dict[str, Any]]:
+    def ask(self, r: int, request: fl.Message, reply: type[Any], fold: fl.Fold[Any]) -> fl.Steps[dict[str, Any]]:
         return (yield from local_training.ask_round(self, r, request, reply, fold))
 
     def average(
-        self, r: int, names: Sequence[str], reply: type[Any], learn: Callable[[str, Any], None] = lambda *_: None
+        self, r: int, names: Sequence[str], reply: type[Any], learn: fl.Fold[Any] = fl.ignored
     ) -> fl.Steps[tuple[dict[str, Any], fl.Answers]]:
         """Ask these clients to train the server's models, and move these by the mean of their answers.
 
@@ -341,7 +339,7 @@ class ServerOfGroups(Server, role="server"):
     def last(self) -> Mapping[str, fl.Vector]:
         return {name: self.model_of(name) for name in self.clients}
 
-    def ask_own(self, r: int, fold: Callable[[str, Any], None]) -> fl.Steps[dict[str, Any]]:
+    def ask_own(self, r: int, fold: fl.Fold[Any]) -> fl.Steps[dict[str, Any]]:
         asked = local_training.asked_in(self.clients, self.config, self.randomness.seed, r)
         own = fl.LazyMapping(asked, lambda name: Train(r, self.spec.digest, self.model_of(name)), held=1)
         answers = yield from local_training.ask_all(self, own, Update, fold)

@@ -113,7 +113,7 @@ class Gathering:
         return None
 
     def gather(
-        self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Callable[[str, fl.M], None]
+        self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: fl.Fold[fl.M]
     ) -> fl.Steps[fl.Answers]:
         """Ask, wait for the answers in time, then take late ones that have arrived; with nobody to ask, wait for one
         of these.

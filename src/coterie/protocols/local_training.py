@@ -261,11 +261,7 @@ def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -
 
 
 def ask_each(
-    server: fl.Party,
-    names: Iterable[str],
-    request: fl.Message,
-    reply: type[fl.M],
-    fold: Callable[[str, fl.M], None] = lambda *_: None,
+    server: fl.Party, names: Iterable[str], request: fl.Message, reply: type[fl.M], fold: fl.Fold[fl.M] = fl.ignored
 ) -> fl.Steps[fl.Answers]:
     """Ask these clients within the settings' deadline, and fold their answers to this round (``Message.ABOUT``), unless
     ``fold`` refuses one with a PeerError.
@@ -274,21 +270,14 @@ def ask_each(
 
 
 def ask_all(
-    server: fl.Party,
-    requests: Mapping[str, fl.Message],
-    reply: type[fl.M],
-    fold: Callable[[str, fl.M], None] = lambda *_: None,
+    server: fl.Party, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: fl.Fold[fl.M] = fl.ignored
 ) -> fl.Steps[fl.Answers]:
     """As ``ask_each``, with one request per client."""
     return (yield from fl.for_each(requests, reply, fold, deadline_s=server.config.deadline_s))
 
 
 def ask_round(
-    server: fl.Party,
-    r: int,
-    request: fl.Message,
-    reply: type[fl.M],
-    fold: Callable[[str, fl.M], None] = lambda *_: None,
+    server: fl.Party, r: int, request: fl.Message, reply: type[fl.M], fold: fl.Fold[fl.M] = fl.ignored
 ) -> fl.Steps[dict[str, Any]]:
     """Ask the clients of round r and fold their answers. Returns the round's first notes."""
     asked = asked_in(server.clients, server.config, server.randomness.seed, r)

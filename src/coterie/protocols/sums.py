@@ -319,9 +319,7 @@ class SumServer(fl.Party, role=SERVER):
     def box(self, r: int) -> Box:
         return Box(self, r)
 
-    def ask(
-        self, r: int, request: fl.Message, reply: type[fl.M], fold: Callable[[str, fl.M], None]
-    ) -> fl.Steps[dict[str, Any]]:
+    def ask(self, r: int, request: fl.Message, reply: type[fl.M], fold: fl.Fold[fl.M]) -> fl.Steps[dict[str, Any]]:
         return (yield from ask_round(self, r, request, reply, fold))
 
 

@@ -435,10 +435,7 @@ class HubKey:
         return self.round, self.name, self.terms.number
 
     def gather(
-        self,
-        requests: Mapping[str, fl.Message],
-        reply: type[fl.M],
-        check: Callable[[str, fl.M], None] = lambda *_: None,
+        self, requests: Mapping[str, fl.Message], reply: type[fl.M], check: fl.Fold[fl.M] = fl.ignored
     ) -> fl.Steps[tuple[dict[str, fl.M], Lost]]:
         """Answers by name, in order of arrival, and reasons of failure."""
         got: dict[str, fl.M] = {}

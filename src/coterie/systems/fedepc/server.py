@@ -347,7 +347,7 @@ class Server(fl.Party, role=HUB):
         return self.common.initial if cluster is None or cluster.weights is None else cluster.weights
 
     def ask(
-        self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Any = lambda *_: None
+        self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: fl.Fold[fl.M] = fl.ignored
     ) -> fl.Steps[fl.Answers]:
         answers = yield from fl.ask_all(self, requests, reply, fold)
         self.heard(answers.got, answers.missing)
