@@ -20,6 +20,7 @@ from coterie.aggregation.detection import effective
 from coterie.crypto import threshold, threshold_opening, threshold_pads
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.threshold_opening import Request
+from coterie.crypto.threshold_pads import Addends, Weights
 from coterie.protocols.openings import on_word, shows_few
 from coterie.protocols.threshold import keys
 from coterie.protocols.threshold.halves import Openable, SignedSum, signed_halves
@@ -103,9 +104,7 @@ class KeyOpening(AboutJoint):
         return Partials(*msg.of, fl.bundle(parts))
 
 
-def opened_sum(
-    one: threshold.Group, pads: Mapping[str, threshold_pads.Addend], weights: Mapping[str, int]
-) -> dict[str, Any]:
+def opened_sum(one: threshold.Group, pads: Addends, weights: Weights) -> dict[str, Any]:
     first = next(iter(pads.values()))
     name = threshold_pads.sum_name(one, pads, weights)
     return {"cipher": name, "length": first.length, "weights": weights, "part": first.part}
@@ -170,9 +169,7 @@ def asked(
     return request
 
 
-def check_sum(
-    party: Any, key: str, r: int, pads: Mapping[str, threshold_pads.Addend], weights: Mapping[str, int]
-) -> None:
+def check_sum(party: Any, key: str, r: int, pads: Addends, weights: Weights) -> None:
     """Record this sum of vectors. Raises PeerError if it may not be opened."""
     joint, one, held = party.joint.of(key), party.joint.group(key), party.joint.held(key)
     if len(pads) < joint.fewest:

@@ -23,6 +23,7 @@ from coterie.aggregation.detection import effective
 from coterie.crypto import threshold, threshold_pads
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
+from coterie.crypto.threshold_pads import Pad, Padded, Weights
 from coterie.protocol.messages import parts_of
 from coterie.protocols.threshold import keys
 from coterie.protocols.threshold.keys import AboutJoint, AskOfKey, Consent, HubKey, OfKey, lines, text
@@ -128,14 +129,14 @@ def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> thresho
     )
 
 
-def loaded(key: HubKey, sender: str, data: bytes, length: int, among: Sequence[str] = ()) -> threshold_pads.Padded:
+def loaded(key: HubKey, sender: str, data: bytes, length: int, among: Sequence[str] = ()) -> Padded:
     """A sender's checked upload. Raises DecodeError, and PeerError for a sender without a share."""
     if sender not in key.group.holders:
         raise fl.PeerError(f"{sender} holds no share of key {key.name!r}, and pads need one")
-    return threshold_pads.Padded.load(key.group, data, sender, keys.pad_context(key.round), length, tuple(among))
+    return Padded.load(key.group, data, sender, keys.pad_context(key.round), length, tuple(among))
 
 
-def complete_pads(key: HubKey, uploads: Mapping[str, threshold_pads.Padded]) -> fl.Steps[dict[str, CipherVector]]:
+def complete_pads(key: HubKey, uploads: Mapping[str, Padded]) -> fl.Steps[dict[str, CipherVector]]:
     """By sender, the ciphertext under the joint key. uploads: of one round, ``loaded``.
 
     Raises NoAnswerError, with the reasons, unless all contributors answer.
@@ -158,12 +159,7 @@ def complete_pads(key: HubKey, uploads: Mapping[str, threshold_pads.Padded]) -> 
 
 
 def open_weighted(
-    key: HubKey,
-    ciphers: Mapping[str, CipherVector],
-    pads: Mapping[str, threshold_pads.Pad],
-    weights: Mapping[str, int],
-    *,
-    number: int = 0,
+    key: HubKey, ciphers: Mapping[str, CipherVector], pads: Mapping[str, Pad], weights: Weights, *, number: int = 0
 ) -> fl.Steps[OpenedSum]:
     """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves.
 
@@ -185,11 +181,7 @@ def open_weighted(
 
 
 def open_padded(
-    key: HubKey,
-    uploads: Mapping[str, threshold_pads.Padded],
-    *,
-    weights: Mapping[str, int] | None = None,
-    number: int = 0,
+    key: HubKey, uploads: Mapping[str, Padded], *, weights: Weights | None = None, number: int = 0
 ) -> fl.Steps[OpenedSum]:
     """The weighted sum of these senders' uploads in this round (``loaded``). ``among`` says who is in it.
 
@@ -223,12 +215,12 @@ def open_padded(
     return OpenedSum(values, tuple(counted))
 
 
-def _told(uploads: Mapping[str, threshold_pads.Padded]) -> tuple[str, bytes, int]:
+def _told(uploads: Mapping[str, Padded]) -> tuple[str, bytes, int]:
     pads = [padded.pad for padded in uploads.values()]
     return text(uploads), b"".join(pad.nonce for pad in pads), pads[0].length
 
 
-def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str, threshold_pads.Pad]:
+def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str, Pad]:
     senders = lines(msg.senders)
     fits = len(set(senders)) == len(senders) and set(senders) <= set(one.holders) and set(among) <= set(one.holders)
     if not 1 <= msg.length <= MOST_VALUES:
@@ -239,8 +231,6 @@ def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str
         raise fl.PeerError(f"pads among {len(among)} holders: {one.needed} are needed, each once")
     every = one.answering(among)
     return {
-        name: threshold_pads.Pad(
-            name, keys.pad_context(msg.round), msg.length, msg.nonces[NONCE_BYTES * i :][:NONCE_BYTES], every
-        )
+        name: Pad(name, keys.pad_context(msg.round), msg.length, msg.nonces[NONCE_BYTES * i :][:NONCE_BYTES], every)
         for i, name in enumerate(senders)
     }
