@@ -393,11 +393,7 @@ class Server(fl.Server):
         return len(inside)
 
     def _step(
-        self,
-        requests: Mapping[str, fl.Message],
-        reply: type[Any],
-        fold: Any,
-        asked: Sequence[str],
+        self, requests: Mapping[str, fl.Message], reply: type[Any], fold: Any, asked: Sequence[str]
     ) -> fl.Steps[None]:
         """Raises NoAnswerError if fewer than t answer."""
         answers = yield from fl.ask_all(self, requests, reply, fold)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+from numpy.random import Generator
 
 from coterie.clustering.affinity import Gamma, Kernel, affinity, pairwise_distances
 from coterie.clustering.spectral import canonical_order, distance_matrix, embedding, unit_rows
@@ -24,11 +25,7 @@ _STEPS = 10  # of k-means
 
 
 def count_clusters(
-    distances: Array,
-    rng: np.random.Generator,
-    gamma: Gamma = 0.5,
-    kernel: Kernel = "laplacian",
-    smallest: int = SMALLEST,
+    distances: Array, rng: Generator, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", smallest: int = SMALLEST
 ) -> int:
     """Among n rows with distances (n, n); 1 where none stand out.
 
@@ -43,7 +40,7 @@ def count_clusters(
         return _count(distances[np.ix_(order, order)], rng, gamma, kernel, smallest)
 
 
-def _count(distances: Doubles, rng: np.random.Generator, gamma: Gamma, kernel: Kernel, smallest: int) -> int:
+def _count(distances: Doubles, rng: Generator, gamma: Gamma, kernel: Kernel, smallest: int) -> int:
     eigenvalues, vectors = embedding(affinity(distances, gamma, kernel))
     gaps = np.diff(eigenvalues)[1 : len(distances) // smallest]  # after the second, the third, ...
     for c in 2 + np.argsort(-gaps, kind="stable"):

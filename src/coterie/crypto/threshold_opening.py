@@ -120,11 +120,7 @@ class Prepared:
 
 
 def server_dec(
-    group: Group,
-    cipher: ckks.CipherVector,
-    *,
-    random_bytes: RandomBytes = urandom,
-    deviation: float | None = None,
+    group: Group, cipher: ckks.CipherVector, *, random_bytes: RandomBytes = urandom, deviation: float | None = None
 ) -> Prepared:
     """ServerDec. A product need not be rescaled. Raises CryptoError for what can't be opened.
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
 from coterie.protocol.arrays import Doubles, Integers
 from coterie.protocol.errors import UserError
@@ -65,7 +66,7 @@ class Division(NamedTuple):
     sets: tuple[Integers, ...] = ()
 
 
-Scheme = Callable[[Integers, int, int, np.random.Generator], Division]
+Scheme = Callable[[Integers, int, int, Generator], Division]
 """From class sizes (K,), clients, and the least samples of a client."""
 
 
@@ -114,7 +115,7 @@ def _own(spec: str) -> Scheme:
     """``function(sizes, clients, rng)``: counts (clients, K), or these and groups (clients,)."""
     function = import_object(spec, "partition")
 
-    def scheme(sizes: Integers, clients: int, floor: int, rng: np.random.Generator) -> Division:
+    def scheme(sizes: Integers, clients: int, floor: int, rng: Generator) -> Division:
         made = function(sizes.copy(), clients, rng)
         counts, groups = made if isinstance(made, tuple) else (made, None)
         counts, wanted = np.asarray(counts), (clients, len(sizes))
@@ -157,12 +158,12 @@ def _tally(client: Integers, sizes: Integers, clients: int) -> Integers:
     return np.bincount(client * len(sizes) + label, minlength=clients * len(sizes)).reshape(clients, len(sizes))
 
 
-def _iid(sizes: Integers, clients: int, rng: np.random.Generator) -> Integers:
+def _iid(sizes: Integers, clients: int, rng: Generator) -> Integers:
     owners = np.repeat(np.arange(clients), even_sizes(int(sizes.sum()), clients, rng))
     return _tally(rng.permutation(owners), sizes, clients)
 
 
-def _shards(sizes: Integers, clients: int, per_client: int, rng: np.random.Generator) -> Integers:
+def _shards(sizes: Integers, clients: int, per_client: int, rng: Generator) -> Integers:
     n, shards = int(sizes.sum()), clients * per_client
     if shards > n:
         raise UserError(
@@ -173,20 +174,20 @@ def _shards(sizes: Integers, clients: int, per_client: int, rng: np.random.Gener
     return _tally(owner[np.repeat(np.arange(shards), even_sizes(n, shards, rng))], sizes, clients)
 
 
-def _hsu(sizes: Integers, clients: int, alpha: float, rng: np.random.Generator) -> Integers:
+def _hsu(sizes: Integers, clients: int, alpha: float, rng: Generator) -> Integers:
     """Equal sizes; where a class runs out, lots decide."""
     log_q = log_gamma(np.broadcast_to(alpha * sizes / sizes.sum(), (clients, len(sizes))), rng)
     return allot(even_sizes(int(sizes.sum()), clients, rng), log_q, sizes, rng)
 
 
-def _dirichlet(sizes: Integers, clients: int, beta: float, floor: int, rng: np.random.Generator) -> Integers:
+def _dirichlet(sizes: Integers, clients: int, beta: float, floor: int, rng: Generator) -> Integers:
     log_p = log_gamma(np.full((len(sizes), clients), beta), rng)
     log_p -= np.logaddexp.reduce(log_p, axis=1, keepdims=True)
     counts = rounded(sizes, np.exp(log_p), rng).T
     return _top_up(counts, log_p.T + np.log(sizes), floor, rng)
 
 
-def _top_up(counts: Integers, log_q: Doubles, floor: int, rng: np.random.Generator) -> Integers:
+def _top_up(counts: Integers, log_q: Doubles, floor: int, rng: Generator) -> Integers:
     """Move samples until every client has ``floor``.  log_q: (clients, K), label proportions, unnormalised.
 
     Clients that are short get classes by their proportions, from lots of those above: the skew stays, and a class's
@@ -208,13 +209,7 @@ def _top_up(counts: Integers, log_q: Doubles, floor: int, rng: np.random.Generat
 
 
 def _label_sets(
-    sizes: Integers,
-    clients: int,
-    sets: int,
-    bounds: tuple[int, int] | None,
-    rate: float,
-    first: int,
-    rng: np.random.Generator,
+    sizes: Integers, clients: int, sets: int, bounds: tuple[int, int] | None, rate: float, first: int, rng: Generator
 ) -> Division:
     classes = len(sizes)
     if sets > min(classes, clients):
@@ -245,7 +240,7 @@ def _label_sets(
     return Division(counts, groups, tuple(np.sort(own) for own in labels))
 
 
-def _mixed(counts: Integers, rate: float, rng: np.random.Generator) -> Integers:
+def _mixed(counts: Integers, rate: float, rng: Generator) -> Integers:
     """Every client puts a share ``rate`` of its samples into one pot, by lot, and draws as many."""
     exact = rate * counts.sum(axis=1)
     shares = exact.astype(np.int64) + (rng.random(len(counts)) < exact % 1)
@@ -254,7 +249,7 @@ def _mixed(counts: Integers, rate: float, rng: np.random.Generator) -> Integers:
     return counts - given + _tally(owners, given.sum(axis=0), len(counts))
 
 
-def _random_widths(classes: int, sets: int, lo: int, hi: int, rng: np.random.Generator) -> Integers:
+def _random_widths(classes: int, sets: int, lo: int, hi: int, rng: Generator) -> Integers:
     if not sets * lo <= classes <= sets * hi:
         raise UserError(f"partition labelsets:{sets}:{lo}-{hi}: {sets} such sets cannot make up {classes} labels")
     widths = np.full(sets, lo)
@@ -263,7 +258,7 @@ def _random_widths(classes: int, sets: int, lo: int, hi: int, rng: np.random.Gen
     return widths
 
 
-def _labels(sizes: Integers, clients: int, lo: int, hi: int, rng: np.random.Generator) -> Integers:
+def _labels(sizes: Integers, clients: int, lo: int, hi: int, rng: Generator) -> Integers:
     classes = len(sizes)
     if hi > classes:
         raise UserError(f"partition labels:{hi}: a client cannot hold {hi} labels, there are only {classes}")
@@ -279,7 +274,7 @@ def _labels(sizes: Integers, clients: int, lo: int, hi: int, rng: np.random.Gene
     return counts
 
 
-def even_sizes(total: int, parts: int, rng: np.random.Generator) -> Integers:
+def even_sizes(total: int, parts: int, rng: Generator) -> Integers:
     """``(parts,)`` sizes that sum to ``total`` and differ by at most one, by lot."""
     base, odd = divmod(total, parts)
     sizes = np.full(parts, base, dtype=np.int64)
@@ -298,14 +293,14 @@ def proportional_sizes(total: int, weights: Integers) -> Integers:
     return sizes
 
 
-def log_gamma(shape: Doubles, rng: np.random.Generator) -> Doubles:
+def log_gamma(shape: Doubles, rng: Generator) -> Doubles:
     """Logarithms of independent Gamma(shape, 1) draws; rows normalised to sum to 1 are Dirichlet draws. Against
     underflow: Gamma(a) = Gamma(a + 1) U^(1/a).
     """
     return np.log(rng.standard_gamma(shape + 1)) + np.log1p(-rng.random(shape.shape)) / shape
 
 
-def rounded(totals: Integers, shares: Doubles, rng: np.random.Generator) -> Integers:
+def rounded(totals: Integers, shares: Doubles, rng: Generator) -> Integers:
     """Whole numbers ``(rows, parts)`` with row sums ``totals`` and means ``totals * shares``, each its mean rounded up
     or down, by systematic sampling: one random offset a row.
     """
@@ -316,7 +311,7 @@ def rounded(totals: Integers, shares: Doubles, rng: np.random.Generator) -> Inte
     return np.diff(whole, axis=1, prepend=0)
 
 
-def allot(want: Integers, log_weights: Doubles, supply: Integers, rng: np.random.Generator) -> Integers:
+def allot(want: Integers, log_weights: Doubles, supply: Integers, rng: Generator) -> Integers:
     """Give every row ``want[i]`` units, of kinds drawn by its weights, from a limited supply of each: (rows, kinds)
     counts.
 

@@ -64,13 +64,8 @@ class Committee(Grant):
     parameters: str
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
-        made = split_keygen(
-            self.parameters,
-            len(self.members),
-            self.needed,
-            emulated=emulated,
-            random_bytes=draw(f"{self.name} key").bytes,
-        )
+        source, members = draw(f"{self.name} key").bytes, len(self.members)
+        made = split_keygen(self.parameters, members, self.needed, emulated=emulated, random_bytes=source)
         shares = {name: share.to_bytes() for name, share in zip(self.members, made.shares, strict=True)}
         public, evaluation = made.whole.public, made.whole.evaluation().to_bytes()
         more = {"": public.to_bytes(), EVALUATION: evaluation, OPENER: made.opener.public.to_bytes()}

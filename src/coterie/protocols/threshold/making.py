@@ -75,10 +75,7 @@ class Attempt:
 
 
 def _attempts(
-    make: Callable[[Attempt], fl.Steps[ReadyKey]],
-    key: HubKey,
-    holders: Sequence[str],
-    tell: Sequence[str] | None,
+    make: Callable[[Attempt], fl.Steps[ReadyKey]], key: HubKey, holders: Sequence[str], tell: Sequence[str] | None
 ) -> fl.Steps[ReadyKey]:
     missing, name, numbers = Lost(), key.name, key.hub.joint.secret.numbers
     while True:
