@@ -19,6 +19,7 @@ from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.samples import beyond_references, dense_inputs, membership_auc, recovery
 from coterie.privacy.audits import Attack, AuditSamples, Finding, Measured, Recorded, applied, attack
 from coterie.privacy.measures import alike, by_estimate, profiles
+from coterie.protocol.messages import forms
 from coterie.training.evaluate import judge_many
 from coterie.transport.transcript import Seen, View
 
@@ -103,8 +104,9 @@ def _received(run: Recorded, view: View) -> Iterator[_Sent]:
     party, publics = view.party.partition(" as ")[0], run.federation.common.starts
     known = run.federation.common.roster.by_name
     for seen in view.seen:
-        by_client = seen.src in run.clients and seen.src != party and seen.message is not None
-        if not by_client or getattr(seen.message, "SRC", fl.ANY) not in (fl.ANY, known[seen.src].role):
+        if seen.message is None or seen.src not in run.clients or seen.src == party:
+            continue
+        if seen.message.SRC not in (fl.ANY, known[seen.src].role):
             continue  # of a client in another role (a leader, say) it is no single model
         weights = models_in(run, seen.message)
         if weights is not None:
@@ -131,7 +133,7 @@ def models_in(run: Recorded, message: fl.Message | None) -> Floats | None:
 
 def model_field(message: fl.Message, size: int, several: int) -> str | None:
     """The name of the first array of floats of this size, or of ``several``; or None."""
-    for name, kind in getattr(message, "ARRAYS", {}).items():
+    for name, kind in forms(type(message)).arrays.items():
         values = getattr(message, name)
         if kind.dtype in ("<f4", "<f8") and values is not None and values.size in {size, several * size}:
             return str(name)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.data.formats import Arrays, read_npz
-from coterie.data.targets import Doubles, Targets
+from coterie.data.targets import Targets
+from coterie.protocol.arrays import Doubles
 from coterie.record.comparison import Benefit, Gain
 from coterie.record.files import FILE_MODE, atomic_write
 from coterie.runs.experiment import Experiment

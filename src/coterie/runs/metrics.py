@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.targets import Doubles, Targets
+from coterie.data.targets import Targets
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import import_object
 from coterie.protocol.model_spec import TaskKind

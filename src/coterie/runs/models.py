@@ -30,8 +30,8 @@ from torch import Tensor
 import coterie
 import coterie.method as fl
 from coterie.data.dataset import Dataset
-from coterie.data.targets import Doubles
 from coterie.data.tasks import of_clients
+from coterie.protocol.arrays import Doubles
 from coterie.record.files import FILE_MODE, atomic_write, make_folder, opened, writing
 from coterie.record.folder import CONFIG, RESULT, deployed, write_json
 from coterie.runs.digests import array_digests

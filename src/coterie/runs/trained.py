@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from coterie.data.columns import Column, check_columns, inputs_of
-from coterie.data.dataset import Floats
 from coterie.data.graphs import row_normalised
-from coterie.data.targets import Doubles, Targets
+from coterie.data.targets import Targets
+from coterie.protocol.arrays import Doubles, Floats
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import check_elsewhere
 from coterie.protocol.model_spec import TaskKind

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from coterie.clustering.correlation import Groups, Question, answered, chosen, labelled
 from coterie.crypto.signing import OpeningKey
-from coterie.crypto.two_party import Words64
 from coterie.privacy.attacks.hidden_groups import Choice
 from coterie.privacy.audits import Recorded
 from coterie.privacy.views import granted
+from coterie.protocol.arrays import Words64
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import split
 from coterie.protocols.anonymous import Relayed
