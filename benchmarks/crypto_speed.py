@@ -15,8 +15,8 @@ from gmpy2 import mpz
 
 from coterie.crypto import bigint, ckks, ckks_arrays, paillier, paillier_arrays
 from coterie.crypto.bigint import cores, random_unit
-from coterie.crypto.packing import Floats
 from coterie.crypto.seal import ring
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import RunError
 
 PARAMETERS = 178_110  # the MLP 784-200-100-10
@@ -114,7 +114,7 @@ def run_deep(length: int = DEEP_LENGTH, repeats: int = 2) -> dict[str, Any]:
     return result | {"met": met(result, DEEP_TARGETS)}
 
 
-def _deep(emulated: bool, values: Floats, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
+def _deep(emulated: bool, values: Doubles, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds by operation, and megabytes by what travels."""
     key, own = (ckks.keygen("ckks-8192-deep", products=p, emulated=emulated) for p in (True, False))
     keys, public, length = key.evaluation(), key.public, values.size
@@ -154,7 +154,7 @@ def _deep(emulated: bool, values: Floats, repeats: int) -> tuple[dict[str, float
     return best(work, repeats), {what: len(each.to_bytes()) / 1e6 for what, each in travelling.items()}
 
 
-def _ckks_set(name: str, values: Floats, repeats: int) -> dict[str, Any]:
+def _ckks_set(name: str, values: Doubles, repeats: int) -> dict[str, Any]:
     key, twin = ckks.keygen(name), ckks.keygen(name, emulated=True)
     public, made = key.public, ring(key.parameters)
     numbers: ckks_arrays.Secret = cast(Any, key.arrays)

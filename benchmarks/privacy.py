@@ -22,13 +22,17 @@ from coterie.clustering.isomorphic import cluster
 from coterie.data.partition import label_counts, partition
 from coterie.data.sources import load
 from coterie.dp.gaussian import noise_multiplier
-from coterie.privacy.attacks import sparsity
 from coterie.privacy.attacks.labels import (
+    by_cluster,
+    class_means,
     label_entropy,
     pair_correlation,
     rank_correlation,
+    shares_by_nnls,
     similar_pairs,
     top_label_hit_rate,
+    total_variation,
+    unnamed_total_variation,
 )
 from coterie.privacy.attacks.result import AttackResult
 from coterie.protocols.sparsity import Described, Noise, bounded, class_directions, describe, pretraining
@@ -124,21 +128,21 @@ def told(form: str, samples: int, way: str, seed: int) -> Told:
         auxiliary = bounded(auxiliary, noise.centre, noise.clip, noise.basis)  # as devices do
     classes, counts = devices.counts.shape[1], devices.counts
     prior = np.bincount(devices.public_labels, minlength=classes)
-    estimate = sparsity.shares_by_nnls(
-        np.stack([one.vector for one in sent]), sparsity.class_means(auxiliary, devices.public_labels, classes)
+    estimate = shares_by_nnls(
+        np.stack([one.vector for one in sent]), class_means(auxiliary, devices.public_labels, classes)
     )
-    within = sparsity.by_cluster(estimate, labels)
+    within = by_cluster(estimate, labels)
     floors = np.array([one.floor for one in sent]) * counts.sum(axis=1)
     return Told(
         0.0 if noise is None else noise.multiplier,
         len(np.unique(labels)),
         None if devices.groups is None else float(adjusted_rand_score(devices.groups, labels)),
         float(adjusted_rand_score(clear, labels)),
-        sparsity.total_variation(estimate, counts, prior),
+        total_variation(estimate, counts, prior),
         top_label_hit_rate(estimate, counts),
-        sparsity.unnamed_total_variation(estimate, counts, prior),
+        unnamed_total_variation(estimate, counts, prior),
         _if_any(lambda: pair_correlation(similar_pairs(labels[:, None] == np.unique(labels)), counts)),
-        sparsity.total_variation(within, counts, prior),
+        total_variation(within, counts, prior),
         top_label_hit_rate(within, counts),
         _if_any(lambda: rank_correlation(floors, label_entropy(counts), "label entropy")),
     )

@@ -15,7 +15,7 @@ from benchmarks.crypto_speed import PARAMETERS, best, met
 from coterie.crypto import ckks, threshold_opening, threshold_pads
 from coterie.crypto import threshold as th
 from coterie.crypto import threshold_generation as tg
-from coterie.crypto.packing import Floats
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.codec import weighs
 
 TARGETS = {"shared_over_one_key_max": 2.5, "padded_over_one_key_max": 2.5}
@@ -44,7 +44,7 @@ def run(length: int = PARAMETERS, holders: int = 8, repeats: int = 3, parameters
         read = (public.from_bytes(data, length, terms=1, blinded=0, form=public.fresh) for data in sent)
         return reduce(add, (cipher.scale(w) for cipher, w in zip(read, weights.values(), strict=True)))
 
-    def opened(cipher: ckks.CipherVector) -> Floats:
+    def opened(cipher: ckks.CipherVector) -> Doubles:
         prepared = threshold_opening.server_dec(group, cipher)
         data = prepared.request.to_bytes()
         answers = {
@@ -68,7 +68,7 @@ def run(length: int = PARAMETERS, holders: int = 8, repeats: int = 3, parameters
             made[name] = threshold_pads.Padded.load(group, data, name, b"bench", length)
         return made
 
-    def padded() -> Floats:
+    def padded() -> Doubles:
         vectors = sent()
         pads = {name: each.pad for name, each in vectors.items()}
         answers = {
@@ -77,7 +77,7 @@ def run(length: int = PARAMETERS, holders: int = 8, repeats: int = 3, parameters
         }
         return threshold_pads.padded_sum(group, key, vectors, weights, answers)
 
-    def joint() -> Floats:
+    def joint() -> Doubles:
         ciphers, vectors = [], sent()
         for name, each in vectors.items():
             joining = threshold_pads.Joining(group, each)
@@ -95,7 +95,7 @@ def run(length: int = PARAMETERS, holders: int = 8, repeats: int = 3, parameters
             )
         return threshold_opening.opened(group, prepared, answers)
 
-    work: Mapping[str, Callable[[], Floats]] = {
+    work: Mapping[str, Callable[[], Doubles]] = {
         "one_key": lambda: one.decrypt(summed(one.public)),
         "shared": lambda: opened(summed(key)),
         "padded": padded,

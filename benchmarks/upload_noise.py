@@ -23,8 +23,8 @@ from coterie.data.sources import load
 from coterie.dp import heuristic
 from coterie.dp.composition import composed
 from coterie.dp.uploads import Standard, eligible, shared_set
-from coterie.privacy.attacks.membership import upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import NoiseAudit, audit_heuristic, audit_standard
+from coterie.privacy.attacks.samples import upload_membership, uploaded_model
 from coterie.reproductions.study import Calculation, Item, Row, by_cell, named
 from coterie.selection.parameters import count, density, gumbel_top_k, max_min, o_factor
 from coterie.training.engine import fit_many

@@ -228,7 +228,7 @@ def by_signs_under_encryption(run: Directed, cosines: Doubles) -> tuple[Doubles,
     most = helper.late(1)
     for at in range(0, len(cosines), most):
         dots = [key.public.encrypt_scalar(c, level=2) for c in cosines[at : at + most]]
-        steps = by_helper(helper.state.compared + 1, key.public, dots, 1, helper.config.dummies, source)
+        steps = by_helper(run.party(HUB), helper.state.compared + 1, dots, 1, source, coins=False)
         asked = next(steps)
         asked.fold(HELPER, helper.compare(asked.requests[HELPER], HUB))
         try:

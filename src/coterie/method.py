@@ -15,127 +15,24 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
-from coterie.aggregation.buffers import stepped, with_buffers
-from coterie.aggregation.sums import Sum
-from coterie.aggregation.sums import WeightedMean as Mean
-from coterie.dp.ledger import Release
 from coterie.protocol import core
 from coterie.protocol.core import *
 from coterie.protocol.system import undeclared
-from coterie.protocols.averaging import (
-    Averaging,
-    Gather,
-    OfModel,
-    Server,
-    ServerOfGroups,
-    ServerOfSeveral,
-    Train,
-    Update,
-    members,
-    membership,
-    own_model,
-    own_models,
-)
-from coterie.protocols.averaging import Client as AveragingClient
-from coterie.protocols.averaging import ModelClient as Client
-from coterie.protocols.local_training import (
-    ClusterModels,
-    LocalTraining,
-    Share,
-    SteppedTraining,
-    ask_all,
-    ask_each,
-    ask_round,
-    asked_in,
-    batch_seed,
-    best_model,
-    check_model,
-    fit,
-    joined,
-    label_counts,
-    positive,
-    told,
-)
-from coterie.protocols.local_training import training_cost as training
+from coterie.protocols import face
+from coterie.protocols.face import *
 from coterie.protocols.own_mean import averaged
-from coterie.protocols.own_parts import PartClient, PartServer, check_parts, whole_models
 from coterie.protocols.padded_counts import PaddedCounts
-from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, augmented_change, largest
 
 if TYPE_CHECKING:
     from coterie.protocols.sums import SumClient, SumKeys, Sums, SumServer
 
 Class = TypeVar("Class", bound=type)
-State = msgspec.Struct
-field = msgspec.field
-Array = NDArray[Any]
 
-__all__ = [
-    "LEARNS",
-    "Admm",
-    "Array",
-    "Averaging",
-    "AveragingClient",
-    "Client",
-    "ClusterModels",
-    "Gather",
-    "LocalTraining",
-    "Mean",
-    "Meta",
-    "OfModel",
-    "PartClient",
-    "PartServer",
-    "Proximal",
-    "Release",
-    "Scaffold",
-    "Server",
-    "ServerOfGroups",
-    "ServerOfSeveral",
-    "Sgd",
-    "Share",
-    "State",
-    "SteppedTraining",
-    "Sum",
-    "SumClient",
-    "SumKeys",
-    "SumServer",
-    "Sums",
-    "Train",
-    "Update",
-    "ask_all",
-    "ask_each",
-    "ask_round",
-    "asked_in",
-    "augmented_change",
-    "averaged_models",
-    "averaging",
-    "batch_seed",
-    "best_model",
-    "check_model",
-    "check_parts",
-    "field",
-    "fit",
-    "global_models",
-    "joined",
-    "label_counts",
-    "largest",
-    "members",
-    "membership",
-    "own_model",
-    "own_models",
-    "positive",
-    "settings",
-    "stepped",
-    "system",
-    "told",
-    "training",
-    "whole_models",
-    "with_buffers",
-]
-__all__ += [name for name in dir(core) if not name.startswith("_")]
+__all__ = ["LEARNS", "SumClient", "SumKeys", "SumServer", "Sums", "averaged_models", "averaging", "global_models"]
+__all__ += ["settings", "system"]
+__all__ += [name for name in (*dir(core), *dir(face)) if not name.startswith("_")]
 
 
 def __getattr__(name: str) -> Any:
@@ -267,10 +164,7 @@ def _counted_assumes(assumes: Any, encrypted: bool, config: Any, mode: str) -> s
 
 def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any], Any] | None) -> dict[str, Any]:
     if model is not None:
-        return {
-            "models": lambda federation: {client.name: model(client) for client in federation.of_role("client")},
-            "own_model": model,
-        }
+        return {"models": of_each(model), "own_model": model}
     if choice is None:
         return {"models": global_models, "own_model": own_model, "sent_next": True}
 

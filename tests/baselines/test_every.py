@@ -12,6 +12,7 @@ from every_system import BASELINES, CASES, Case, after
 from federation import Rig, misbehaving
 
 from coterie.protocol.errors import UserError
+from coterie.protocol.messages import forms
 from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.runs.registry import SYSTEMS
 
@@ -31,7 +32,7 @@ def lies(update: Any) -> Iterator[Any]:
     yield change(update, spec=bytes(16))
     for samples in (0, -1, MOST_SAMPLES + 1, (1 << 64) - 1) if hasattr(update, "samples") else ():
         yield change(update, samples=samples)
-    for name in type(update).ARRAYS:
+    for name in forms(type(update)).arrays:
         values = getattr(update, name)
         for wrong in (values[:-1], values[:0], np.full_like(values, -3e38)):
             yield change(update, **{name: wrong})

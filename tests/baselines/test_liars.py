@@ -16,6 +16,7 @@ from federation import misbehaving, spec_of
 from matrix import few
 
 import coterie.method as fl
+from coterie.protocol.messages import forms
 from coterie.protocols.averaging import MOST_SAMPLES, OUTLYING
 from coterie.report import render
 from coterie.report.summary import results
@@ -67,7 +68,7 @@ def weights(value: float) -> Lie:
     """All of its numbers are of this size, with signs of their own."""
 
     def lie(update: fl.Message) -> fl.Message:
-        arrays = {name: getattr(update, name) for name in type(update).ARRAYS}
+        arrays = {name: getattr(update, name) for name in forms(type(update)).arrays}
         source = np.random.default_rng(0)
         made = {n: (value * source.choice([-1, 1], a.shape)).astype(a.dtype) for n, a in arrays.items()}
         return msgspec.structs.replace(update, **made)

@@ -7,8 +7,9 @@ from itertools import combinations
 import numpy as np
 
 from coterie.crypto import marks
-from coterie.crypto.marks import Words, masked, unmasked
+from coterie.crypto.marks import masked, unmasked
 from coterie.crypto.signing import OpeningKey
+from coterie.protocol.arrays import Words64
 
 NAMES = ("client/10", "client/2", "client/3", "client/9")
 KEYS = {name: OpeningKey(bytes([i + 1]) * 32) for i, name in enumerate(NAMES)}
@@ -17,12 +18,12 @@ OF = bytes(32)
 X = {name: np.random.default_rng(i).integers(0, 1 << 63, 50, np.uint64) * 2 for i, name in enumerate(NAMES)}
 
 
-def sent(name: str, of: bytes = OF) -> Words:
+def sent(name: str, of: bytes = OF) -> Words64:
     others = {other: KEYS[other].public for other in NAMES if other != name}
     return masked(X[name], SEEDS[name], KEYS[name], name, others, of)
 
 
-def added(vectors: list[Words]) -> Words:
+def added(vectors: list[Words64]) -> Words64:
     return np.sum(vectors, axis=0, dtype=np.uint64)
 
 

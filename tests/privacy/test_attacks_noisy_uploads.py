@@ -11,8 +11,8 @@ import pytest
 from every_system import mark_long
 
 from coterie.dp.uploads import Standard, shared_set
-from coterie.privacy.attacks.membership import upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import NoiseAudit, audit_heuristic, audit_standard
+from coterie.privacy.attacks.samples import upload_membership, uploaded_model
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
 

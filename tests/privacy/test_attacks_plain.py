@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from coterie.privacy.attacks.inversion import best_correlation, dense_inputs, recovery
-from coterie.privacy.attacks.membership import membership_auc
 from coterie.privacy.attacks.result import AttackResult, Expected, verdict
+from coterie.privacy.attacks.samples import best_correlation, dense_inputs, membership_auc, recovery
 from coterie.privacy.audits import Finding
 from coterie.privacy.plain import like_samples
 from coterie.protocol.errors import UserError

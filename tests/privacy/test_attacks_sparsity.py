@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,17 @@ from coterie.data.partition import label_counts, partition
 from coterie.data.sources import load
 from coterie.dp.gaussian import clipped, mean_sensitivity, noise_multiplier, noised
 from coterie.privacy import measures
-from coterie.privacy.attacks import sparsity
-from coterie.privacy.attacks.labels import label_entropy, rank_correlation, share_correlation, top_label_hit_rate
+from coterie.privacy.attacks.labels import (
+    by_cluster,
+    class_means,
+    label_entropy,
+    rank_correlation,
+    share_correlation,
+    shares_by_nnls,
+    top_label_hit_rate,
+    total_variation,
+    unnamed_total_variation,
+)
 from coterie.privacy.attacks.result import handed_out
 from coterie.protocol.errors import UserError
 from coterie.training.engine import fit_many
@@ -44,13 +54,13 @@ def planted(n: int, seed: int, beta: float = 0.3, spread: float = 0.0) -> tuple[
 @given(st.integers(0, 10**6))
 def test_mixtures_are_taken_apart_exactly(seed: int) -> None:
     counts, means, vectors = planted(6, seed)
-    np.testing.assert_allclose(sparsity.shares_by_nnls(vectors, means), counts / 60, atol=1e-4)
+    np.testing.assert_allclose(shares_by_nnls(vectors, means), counts / 60, atol=1e-4)
 
 
 def test_the_estimate_is_the_nearest_mixture() -> None:
     """Against a general minimiser over the simplex, for vectors that are no mixtures."""
     _, means, vectors = planted(8, 3, spread=0.3)
-    found = sparsity.shares_by_nnls(vectors, means)
+    found = shares_by_nnls(vectors, means)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-9)
     assert (found >= 0).all()
     for row, vector in zip(found, vectors, strict=True):
@@ -66,7 +76,7 @@ def test_the_estimate_is_the_nearest_mixture() -> None:
 
 def test_class_means_are_means_and_unknown_for_absent_classes() -> None:
     rows, labels = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([2, 0, 2])
-    means = sparsity.class_means(rows, labels, 4)
+    means = class_means(rows, labels, 4)
     np.testing.assert_array_equal(means[[0, 2]], [[0.0, 1.0], [1.0, 0.5]])
     assert np.isnan(means[[1, 3]]).all()
 
@@ -74,7 +84,7 @@ def test_class_means_are_means_and_unknown_for_absent_classes() -> None:
 def test_a_class_without_a_known_mean_gets_no_share() -> None:
     counts, means, vectors = planted(6, 1)
     means[2] = np.nan
-    found = sparsity.shares_by_nnls(vectors, means)
+    found = shares_by_nnls(vectors, means)
     assert (found[:, 2] == 0).all()
     rest = counts[:, 2] == 0
     np.testing.assert_allclose(found[rest], counts[rest] / 60, atol=1e-4)
@@ -82,7 +92,7 @@ def test_a_class_without_a_known_mean_gets_no_share() -> None:
 
 def test_dead_channels_and_alike_classes_have_a_defined_result() -> None:
     alike = np.ones((3, 4))
-    found = sparsity.shares_by_nnls(np.zeros((2, 4)), alike)
+    found = shares_by_nnls(np.zeros((2, 4)), alike)
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found.sum(axis=1), 1)
 
@@ -90,8 +100,8 @@ def test_dead_channels_and_alike_classes_have_a_defined_result() -> None:
 def test_hostile_input_is_refused() -> None:
     _, means, vectors = planted(4, 0)
     for call in (
-        lambda: sparsity.shares_by_nnls(vectors, np.full_like(means, np.nan)),
-        lambda: sparsity.shares_by_nnls(np.where(vectors > 0.5, np.nan, vectors), means),
+        lambda: shares_by_nnls(vectors, np.full_like(means, np.nan)),
+        lambda: shares_by_nnls(np.where(vectors > 0.5, np.nan, vectors), means),
         lambda: label_entropy(np.zeros((2, 3))),
         lambda: rank_correlation(np.ones(5), np.arange(5), "samples"),
         lambda: rank_correlation(np.arange(2), np.arange(2), "samples"),
@@ -105,7 +115,7 @@ def test_hostile_input_is_refused() -> None:
 
 
 def test_total_variation_of_a_hand_checked_toy() -> None:
-    result = sparsity.total_variation(np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[1, 1], [1, 3]]), np.array([3, 1]))
+    result = total_variation(np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[1, 1], [1, 3]]), np.array([3, 1]))
     assert (result.value, result.perfect, result.n) == (pytest.approx((0.5 + 0.25) / 2), 0.0, 2)
     assert result.chance == pytest.approx((0.25 + 0.5) / 2)  # of 3/4, 1/4 for both
     assert result.leak == pytest.approx(0.0)
@@ -121,14 +131,14 @@ def test_luck_is_that_of_all_orders() -> None:
 
 def test_unnamed_estimates_are_matched_as_well_as_any_order_matches_them() -> None:
     counts, means, vectors = planted(5, 2, spread=0.2)
-    estimate = sparsity.shares_by_nnls(vectors, means)
+    estimate = shares_by_nnls(vectors, means)
     apart = [
         np.abs(counts / 60 - estimate[list(order)]).sum(axis=1).mean() / 2 for order in itertools.permutations(range(5))
     ]
     shuffled = estimate[[3, 0, 4, 2, 1]]
-    results = [sparsity.unnamed_total_variation(some, counts, np.ones(CLASSES)) for some in (estimate, shuffled)]
+    results = [unnamed_total_variation(some, counts, np.ones(CLASSES)) for some in (estimate, shuffled)]
     assert results[0].value == pytest.approx(results[1].value) == pytest.approx(min(apart))
-    assert results[0].chance <= sparsity.total_variation(estimate, counts, np.ones(CLASSES)).chance + 1e-12
+    assert results[0].chance <= total_variation(estimate, counts, np.ones(CLASSES)).chance + 1e-12
 
 
 def test_unnamed_estimates_that_know_nothing_are_at_chance() -> None:
@@ -137,7 +147,7 @@ def test_unnamed_estimates_that_know_nothing_are_at_chance() -> None:
     for seed in range(20):
         counts, _, _ = planted(30, seed, beta=0.1)
         guess = np.random.default_rng(seed + 99).permuted(counts / 60, axis=1)
-        result = sparsity.unnamed_total_variation(guess, counts, np.ones(CLASSES))
+        result = unnamed_total_variation(guess, counts, np.ones(CLASSES))
         gaps.append((result.value - result.chance) / result.chance_sd)
     assert abs(np.mean(gaps)) < 3 / np.sqrt(len(gaps)) * 1.5
 
@@ -145,10 +155,10 @@ def test_unnamed_estimates_that_know_nothing_are_at_chance() -> None:
 @pytest.mark.parametrize("spread", [0.0, 0.1])
 def test_clusters_of_one_give_names_and_one_cluster_the_mean(spread: float) -> None:
     _, means, vectors = planted(9, 4, spread=spread)
-    estimate = sparsity.shares_by_nnls(vectors, means)
-    np.testing.assert_allclose(sparsity.by_cluster(estimate, np.arange(9)), estimate)
-    np.testing.assert_allclose(sparsity.by_cluster(estimate, np.zeros(9)), np.tile(estimate.mean(axis=0), (9, 1)))
-    two = sparsity.by_cluster(estimate, np.array([7] * 4 + [3] * 5))
+    estimate = shares_by_nnls(vectors, means)
+    np.testing.assert_allclose(by_cluster(estimate, np.arange(9)), estimate)
+    np.testing.assert_allclose(by_cluster(estimate, np.zeros(9)), np.tile(estimate.mean(axis=0), (9, 1)))
+    two = by_cluster(estimate, np.array([7] * 4 + [3] * 5))
     np.testing.assert_allclose(two[[0, 8]], [estimate[:4].mean(axis=0), estimate[4:].mean(axis=0)])
 
 
@@ -168,44 +178,33 @@ def test_entropy_and_rank_correlation() -> None:
 # -- what audits share -------------------------------------------------------------------------------------------------
 
 
+def recorded(label_counts: Array, groups: Array | None) -> Any:
+    return SimpleNamespace(label_counts=label_counts, groups=groups)
+
+
 def test_an_audit_names_each_party_and_what_it_finds() -> None:
     counts, means, vectors = planted(12, 5)
-    auxiliary = measures.Auxiliary(means, counts.sum(axis=0))
-    estimate = auxiliary.shares(vectors)
+    estimate, prior = shares_by_nnls(vectors, means), counts.sum(axis=0)
     clusters = np.arange(12) % 3
     found = [
-        *measures.by_shares("server", estimate, auxiliary.prior, counts),
-        measures.by_unnamed_shares("helper", estimate, auxiliary.prior, counts),
-        *measures.by_shares("helper with the clusters", estimate, auxiliary.prior, counts, clusters),
-        *measures.memberships("server", counts.argmax(axis=1), list(range(12)), counts, clusters),
-        *measures.selections("server", counts[:, 0], counts[:, 0], counts),
+        *measures.by_shares("server", estimate, prior, counts),
+        *measures.by_shares("helper with the clusters", estimate, prior, counts, clusters),
+        *measures.memberships(recorded(counts, clusters), "server", counts.argmax(axis=1), list(range(12))),
         measures.by_variety("server", "noise floors", np.ones(12), counts),
     ]
     by_name = {f"{one.who}: {one.what}": one for one in found}
     assert by_name["server: label shares"].result.leak > 0.99
     assert by_name["server: top label"].result.value == 1.0
-    assert by_name["helper: label shares of unnamed clients"].result.leak > 0.99
     assert by_name["helper with the clusters: label shares"].result.leak < 0.6
     assert by_name["server: which pairs have one top label, by cluster"].result.value == 1.0
-    assert by_name["server: number of samples, by selections"].result.value == pytest.approx(1.0)
     same = by_name["server: variety of labels, by noise floors"]  # floors x samples are the same for all
     assert same.result is None
     assert "same for all" in same.why
 
 
-def test_what_an_attacker_knows_beforehand_comes_of_its_own_samples() -> None:
-    _, _, vectors = planted(6, 0)
-    labels = np.array([0, 1, 1, 4, 4, 4])
-    known = measures.Auxiliary.of(vectors, labels, CLASSES)
-    np.testing.assert_array_equal(known.means, sparsity.class_means(vectors, labels, CLASSES))
-    np.testing.assert_array_equal(known.prior, [1, 2, 0, 0, 3])
-
-
 def test_an_audit_of_what_cannot_be_attacked_says_why() -> None:
-    counts, means, vectors = planted(4, 0)
-    with pytest.raises(UserError, match="class means"):
-        measures.Auxiliary(np.full_like(means, np.nan), np.ones(CLASSES)).shares(vectors)
-    (few,) = measures.memberships("server", np.zeros(2), [0, 1], counts, None)
+    counts, _, _ = planted(4, 0)
+    (few,) = measures.memberships(recorded(counts, None), "server", np.zeros(2), [0, 1])
     assert few.result is None
 
 
@@ -234,8 +233,8 @@ def federation(data: str, clients: int, samples: int, public: int, beta: float, 
 
 def attacked(sent: Array, auxiliary: Array, labels: Array, counts: Array) -> tuple[float, float, float, float]:
     """Total variation, its chance, top labels guessed, correlation."""
-    estimate = sparsity.shares_by_nnls(sent, sparsity.class_means(auxiliary, labels, counts.shape[1]))
-    apart = sparsity.total_variation(estimate, counts, np.bincount(labels, minlength=counts.shape[1]))
+    estimate = shares_by_nnls(sent, class_means(auxiliary, labels, counts.shape[1]))
+    apart = total_variation(estimate, counts, np.bincount(labels, minlength=counts.shape[1]))
     hits, correlation = top_label_hit_rate(estimate, counts), share_correlation(estimate, counts)
     return apart.value, apart.chance, hits.value, correlation.value
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coterie
-from coterie.privacy.attacks.membership import beyond_references
+from coterie.privacy.attacks.samples import beyond_references
 from coterie.privacy.audits import Finding, Recorded
 from coterie.privacy.over_rounds import ATTACKS, NONE_SENT, SentModel, lines, sums_findings
 from coterie.privacy.plain import plain_findings

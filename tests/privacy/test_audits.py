@@ -181,7 +181,8 @@ def test_one_of_two_samples_is_read_off_the_update(here: Path) -> None:
 PLAIN_MEAN = """
 import numpy as np
 from coterie.protocol.effects import Fit
-from coterie.protocol.messages import Doubles, Message, message
+from coterie.protocol.arrays import Doubles
+from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Party, on
 from coterie.protocol.steps import for_each
 from coterie.protocol.system import System

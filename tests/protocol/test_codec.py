@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie.protocol import codec
+from coterie.protocol.arrays import Bytes2D, Doubles, Flags2D, Floats, Integers
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.messages import Bytes2D, Doubles, Flags2D, Floats, Integers, Message, message
+from coterie.protocol.messages import Message, forms, message
 
 
 def same(one: Message, two: Message) -> bool:
@@ -50,10 +51,10 @@ def valid(data: bytes, kinds: tuple[type[Message], ...] = KINDS) -> Message | No
         assert len(refused) < 300
         return None
     assert type(got) in kinds
-    for name, expected in got.ARRAYS.items():
+    for name, expected in forms(type(got)).arrays.items():
         array = getattr(got, name)
         if array is None:
-            assert name in got.OPTIONAL
+            assert name in forms(type(got)).optional
             continue
         assert isinstance(array, np.ndarray)
         assert (array.dtype.newbyteorder("<").str, array.ndim) == (expected.dtype, expected.ndim)
@@ -62,7 +63,7 @@ def valid(data: bytes, kinds: tuple[type[Message], ...] = KINDS) -> Message | No
         assert array.dtype.kind != "f" or np.isfinite(array).all()
         if array.dtype.kind == "b":
             assert set(np.unique(array.view(np.uint8))) <= {0, 1}
-    for name, types in got.SCALARS.items():
+    for name, types in forms(type(got)).scalars.items():
         assert type(getattr(got, name)) in types
     assert same(codec.decode(codec.encode(got), type(got)), got)
     return got

@@ -95,13 +95,12 @@ def test_holders_refuse_a_sum_that_lacks_noise(page: ModuleType) -> None:
     """Whatever the server says: four of five vectors are enough, three are not, and none counts twice."""
     made = rig(page.SYSTEM, TARGETS, keys="threshold", **NOISE)
     client = made.party("client/0")
-    of = client.joint.of("mean"), client.joint.group("mean"), client.joint.held("mean"), 1
     pads: dict[str, Any] = dict.fromkeys(made.common.clients[:3])
     with pytest.raises(PeerError, match="a sum of 3 vectors"):
-        check_sum(client, *of, pads, dict.fromkeys(pads, 1))
+        check_sum(client, "mean", 1, pads, dict.fromkeys(pads, 1))
     pads = dict.fromkeys(made.common.clients)
     with pytest.raises(PeerError, match="it lacks noise"):
-        check_sum(client, *of, pads, dict(zip(pads, (1, 1, 1, 1, 2), strict=True)))
+        check_sum(client, "mean", 1, pads, dict(zip(pads, (1, 1, 1, 1, 2), strict=True)))
 
 
 def test_another_attempt_opens_no_other_senders(page: ModuleType) -> None:

@@ -14,7 +14,7 @@ import coterie.method as fl
 from coterie.crypto.paillier import PublicKey, SecretKey, keygen
 from coterie.crypto.roster import signed, signing_key
 from coterie.protocols import cluster_sums
-from coterie.protocols.anonymous import SERVICE, Forget, Relayed, forget, forgotten, opened, relay
+from coterie.protocols.anonymous import SERVICE, Forget, Relayed, forget, opened, relay
 from coterie.protocols.cluster_sums import convert
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
 from coterie.protocols.masked_sums import AskForTerm, Term, Total, opened_total, summed, tell, term
@@ -36,6 +36,7 @@ class Described(fl.OfRound, frozen=True):
 
 class Device(fl.Party, role="device"):
     keys = HeldKeys(PublicKey, SecretKey)
+    helper = "helper"
 
     class State(msgspec.Struct):
         got: dict[int, np.ndarray] = msgspec.field(default_factory=dict)
@@ -53,16 +54,16 @@ class Device(fl.Party, role="device"):
 
     @fl.on(cluster_sums.ClusterModel)
     def receive(self, msg: cluster_sums.ClusterModel, src: str) -> fl.Work[cluster_sums.Received]:
-        self.state.got[msg.cluster] = yield from cluster_sums.opened_mean(self, msg, src, "helper", 1, SIZE)
+        self.state.got[msg.cluster] = yield from cluster_sums.opened_mean(self, msg, 1, SIZE)
         return cluster_sums.Received(msg.round, msg.cluster)
 
     @fl.on(AskForTerm)
     def contribute(self, msg: AskForTerm, src: str) -> fl.Work[Term]:
-        return (yield from term(self, msg, src, self.own_vector))
+        return (yield from term(self, msg, self.own_vector))
 
     @fl.on(Total)
     def total(self, msg: Total, src: str) -> fl.Work[cluster_sums.Received]:
-        total, answer = yield from opened_total(self, msg, src, "helper", 1, {7: SIZE}, self.state.totals)
+        total, answer = yield from opened_total(self, msg, 1, {7: SIZE}, self.state.totals)
         self.state.totals[msg.cluster] = total
         return answer
 
@@ -77,19 +78,20 @@ class Helper(fl.Party, role="helper"):
 
     @fl.on(Relayed)
     def open(self, msg: Relayed, src: str) -> fl.Work[None]:
-        self.state.seen[msg.position] = yield from opened(self, msg, src, SIZE, blinded=False)
+        self.state.seen[msg.position] = yield from opened(self, msg, SIZE, blinded=False)
 
     @fl.on(cluster_sums.Convert)
     def convert(self, msg: cluster_sums.Convert, src: str) -> fl.Work[cluster_sums.ClusterSum]:
-        return (yield from convert(self, msg, src, SIZE, cluster_sums.Formed()))
+        return (yield from convert(self, msg, SIZE, cluster_sums.Formed()))
 
     @fl.on(Forget)
     def forget(self, msg: Forget, src: str) -> fl.Done:
-        return forgotten(self, msg, src)
+        return fl.Done(msg.round)
 
 
 class Server(fl.Party, role="server"):
     keys = Keys(PublicKey, SecretKey)
+    helper = "helper"
 
     class State(msgspec.Struct):
         order: list[str] = msgspec.field(default_factory=list)
@@ -100,7 +102,7 @@ class Server(fl.Party, role="server"):
         sent: dict[str, bytes] = {}
         requests = dict.fromkeys(self.clients, Describe(r))
         yield from fl.for_each(requests, Described, lambda name, answer: sent.update({name: answer.cipher}))
-        self.state.order = yield from relay(self, r, "helper", list(sent), sent.__getitem__)
+        self.state.order = yield from relay(self, r, list(sent), sent.__getitem__)
         members = {k: [self.clients[i] for i in own] for k, own in CLUSTERS.items()}
         key = self.keys.public(SERVICE)
         sums = {
@@ -109,11 +111,11 @@ class Server(fl.Party, role="server"):
             )
             for k, names in members.items()
         }
-        models, why = yield from cluster_sums.converted(self, r, "helper", sums)
-        answers = yield from cluster_sums.distribute(models, members)
-        total = yield from summed(self, r, "helper", 7, self.clients, SIZE)
-        told = yield from tell(total, self.clients)
-        yield from forget(self, r, "helper")
+        models, why = yield from cluster_sums.converted(self, r, sums)
+        answers = yield from cluster_sums.distribute(self, models, members)
+        total = yield from summed(self, r, 7, self.clients, SIZE)
+        told = yield from tell(self, total, self.clients)
+        yield from forget(self, r)
         return {"why": why, "got": len(answers.got), "told": len(told)}
 
 

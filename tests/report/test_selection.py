@@ -70,12 +70,11 @@ def test_what_a_cluster_chose_and_why_it_was_skipped(tmp_path: Path) -> None:
     run = load(folder(tmp_path))
     found = clusters.selected(run)
     assert found is not None
-    view = clusters.selection_view(run, found)
-    first, second = view["clusters"]
+    first, second = clusters.choices(run)
     assert (first["rounds"], first["size"], first["mean"]) == (4, 1.0, (0.5, pytest.approx(0.2)))
     assert second["rounds"] == 0
     assert second["skipped"] == [("no device fits the time budget of 3", 4)]
-    assert view["never"] == [2, 5]
+    assert found.never == [2, 5]
 
 
 def test_the_latency_to_a_target_is_the_clock_at_the_end_of_the_first_round_that_reached_it(tmp_path: Path) -> None:

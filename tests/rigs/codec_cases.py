@@ -22,8 +22,9 @@ import msgspec
 import numpy as np
 
 from coterie.protocol import codec
+from coterie.protocol.arrays import Bytes2D, Doubles, Flags2D, Floats, Integers
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.messages import Bytes2D, Doubles, Flags2D, Floats, Integers, Message, message
+from coterie.protocol.messages import Message, message
 
 LIMIT = 1 << 20
 

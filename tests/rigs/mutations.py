@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.crypto import roster
 from coterie.protocol import codec
-from coterie.protocol.messages import Message
+from coterie.protocol.messages import Message, forms
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 
@@ -32,9 +32,9 @@ def malformed(message: Message) -> Iterator[tuple[str, bytes]]:
         "a field too many": msgspec.msgpack.encode([tag, *fields, 0]),
     }.items()
     for at, name in enumerate(kind.__struct_fields__):
-        types = kind.SCALARS.get(name, frozenset())
+        types = forms(kind).scalars.get(name, frozenset())
         for value in WRONG_TYPES:
-            if type(value) in types or (value is None and name in kind.OPTIONAL):
+            if type(value) in types or (value is None and name in forms(kind).optional):
                 continue
             changed = [*fields[:at], value, *fields[at + 1 :]]
             yield f"{name} of {type(value).__name__}", msgspec.msgpack.encode([tag, *changed])

@@ -42,7 +42,7 @@ def test_statistical_utility_is_samples_times_the_root_mean_square_of_losses():
 def test_utilities_of_a_hand_made_pool():
     """Statistical utility over the highest, staleness sqrt(.1 ln R / L), and (T / t)^2 for those slower than T."""
     state = tried([10.0, 5.0, 8.0], [1.0, 2.0, 4.0], r=9, last=[9, 3, 8])
-    settings = oort.Oort(clip=1.0, step=0.5)
+    settings = oort.Oort(clip=1.0, pace_step=0.5)
     assert oort.preferred_duration(state, settings) == 2.0  # the median
     stale = np.sqrt(0.1 * np.log(9) / np.array([9, 3, 8]))
     expected = (np.array([1.0, 0.5, 0.8]) + stale) * np.array([1.0, 1.0, (2.0 / 4.0) ** 2])
@@ -87,7 +87,7 @@ def test_exploitation_takes_the_best_and_exploration_the_untried_by_speed():
 
 
 def test_the_share_of_exploration_decays_to_its_least():
-    state, settings = pool(1000), oort.Oort(exploration=0.9, decay=0.5, least_exploration=0.2)
+    state, settings = pool(1000), oort.Oort(exploration=0.9, exploration_decay=0.5, least_exploration=0.2)
     seen = []
     for r in range(1, 6):
         before = np.isnan(state.utility)
@@ -118,7 +118,7 @@ def test_a_client_left_out_for_long_comes_back():
 
 
 def test_the_blacklist_is_kept_while_enough_others_are_left():
-    settings, state = oort.Oort(0.0, 1.0, 0.0, most=3), tried([9.0, 8.0, 1.0, 1.0], [1.0] * 4)
+    settings, state = oort.Oort(0.0, 1.0, 0.0, most_selected=3), tried([9.0, 8.0, 1.0, 1.0], [1.0] * 4)
     turns = []
     for r in range(9):
         chosen, state = oort.select(state, 2, np.ones(4), rng(r), settings)
@@ -132,7 +132,7 @@ def test_the_blacklist_is_kept_while_enough_others_are_left():
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 10**6), st.booleans())
 def test_as_many_as_asked_or_as_many_as_there_are(n, k, seed, limited):
-    draw, settings = rng(seed), oort.Oort(most=2 if limited else None)
+    draw, settings = rng(seed), oort.Oort(most_selected=2 if limited else 0)
     state = pool(n, settings)
     for _ in range(8):
         there = np.flatnonzero(draw.random(n) < 0.7).tolist()
@@ -148,7 +148,7 @@ def test_as_many_as_asked_or_as_many_as_there_are(n, k, seed, limited):
 
 
 def test_the_pacer_moves_on_when_a_window_brings_less_than_the_one_before():
-    settings = oort.Oort(window=3, step=0.25)
+    settings = oort.Oort(window=3, pace_step=0.25)
     state = msgspec.structs.replace(tried([1.0] * 4, [1.0, 2.0, 3.0, 4.0]), round=6)
     falling = msgspec.structs.replace(state, gains=(5.0, 5.0, 5.0, 1.0, 1.0, 1.0))
     assert oort.preferred_duration(falling, settings) == 2.0
@@ -217,7 +217,14 @@ def test_wrong_arguments_are_refused():
             oort.told(pool(3), clients, np.ones(len(clients)), np.ones(len(clients)))
         with pytest.raises(UserError, match="different numbers from 0 to 2"):
             oort.select(pool(3), 1, np.ones(3), rng(), available=clients)
-    for wrong in ({"exploration": 2.0}, {"clip": np.nan}, {"penalty": -1.0}, {"window": 0}, {"step": 0.0}, {"most": 0}):
+    for wrong in (
+        {"exploration": 2.0},
+        {"clip": np.nan},
+        {"penalty": -1.0},
+        {"window": 0},
+        {"pace_step": 0.0},
+        {"most_selected": -1},
+    ):
         with pytest.raises(UserError, match="Oort's"):
             oort.Oort(**wrong)
 

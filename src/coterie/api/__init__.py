@@ -9,7 +9,7 @@ from coterie.protocol.import_path import lazily
 if TYPE_CHECKING:
     from coterie.api.reproducing import reproduce
     from coterie.api.results import Comparison, Result, audit, load
-    from coterie.api.training import compare, race, run, train
+    from coterie.api.training import compare, run, train
     from coterie.protocol.errors import UserError
     from coterie.runs.config import RunConfig
 
@@ -21,7 +21,6 @@ __all__ = [
     "audit",
     "compare",
     "load",
-    "race",
     "reproduce",
     "run",
     "train",

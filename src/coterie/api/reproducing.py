@@ -41,7 +41,8 @@ def reproduce(
     if jobs > 1 and workers is not None:
         raise UserError("jobs are processes of this machine, and workers may be elsewhere: give one of the two")
     wanted, folder = reproductions.found(item), Path(out or Path("reproduction") / item.partition("/")[0])
-    begun = study.standings(wanted, folder, only=only, seeds=range(seeds), rounds=rounds)
+    cells: dict[str, Any] = {"only": only, "seeds": range(seeds), "rounds": rounds}
+    begun = study.standings(wanted, folder, **cells)
     work = {name_run(run.cell, run.seed): run.rounds for run in begun}
     spent = {name_run(run.cell, run.seed): (run.done, run.seconds) for run in begun if run.done}
     if progress and work:
@@ -53,14 +54,5 @@ def reproduce(
             if on_round is not None:
                 on_round(cell, seed, line)
 
-        return study.study(
-            wanted,
-            folder,
-            only=only,
-            seeds=range(seeds),
-            rounds=rounds,
-            data_dir=data_dir,
-            workers=workers,
-            jobs=jobs,
-            on_round=told,
-        )
+        how: dict[str, Any] = {"data_dir": data_dir, "workers": workers, "jobs": jobs}
+        return study.study(wanted, folder, **cells, **how, on_round=told)

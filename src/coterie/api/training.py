@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coterie.api.given import as_object, as_system, as_text, keep_data, split_given, with_data
@@ -43,12 +42,11 @@ def run(
     by: the column that names the client of every sample, for ``partition="by:COLUMN"``.
     model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose weights the seed
         draws again.
-    task: ``classes``, ``multilabel`` or ``regression``, for own data.  metrics: names such as ``["auroc", "f1"]``,
-        or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
-        ``"balanced"`` or a number for each class (docs/tasks.md).
+    metrics: names such as ``["auroc", "f1"]``, or functions of labels and scores.  loss: a name, or a function of
+        outputs and labels (docs/tasks.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list systems SYSTEM``).  settings: the latter, where a name is both.
-    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, or a list: tools that are told every round's numbers.
+    log: a name, or a list of them.
     progress: show a bar (on a terminal, in a notebook) or a line a round on stderr.
     on_round: called with each round's line.  resume: go on in the folder ``out``.
 
@@ -123,67 +121,31 @@ def compare(
 
     Raises UserError before the comparison's folder is made, RunError if a run cannot go on.
     """
-    kept, table = split_given(
-        [str(method).partition("@")[0] for method in methods], {**options, "model": model}, settings
-    )
+    systems = [str(method).partition("@")[0] for method in methods]
+    kept, table = split_given(systems, {**options, "model": model}, settings)
     kept, content = with_data(kept, data, by)
     texts = {key: as_text(value) for key, value in table.items()}
-    done = race(
-        methods,
-        kept,
-        texts,
-        seeds=seeds,
-        budget=budget,
-        each_own=each_own,
-        local=local,
-        tune={key: [as_text(value) for value in values] for key, values in (tune or {}).items()},
-        audit=audit,
-        content=content,
-        progress=progress,
-        resume=resume,
-    )
-    return replace(done, architecture=as_object(model))
-
-
-def race(
-    methods: Sequence[str],
-    options: Mapping[str, Any],
-    settings: Mapping[str, str],
-    *,
-    seeds: int,
-    budget: str | None = None,
-    each_own: bool = False,
-    local: bool = True,
-    tune: Mapping[str, Sequence[str]] | None = None,
-    audit: bool = False,
-    content: bytes | None = None,
-    progress: bool = True,
-    resume: bool = False,
-) -> Comparison:
-    """:func:`compare` of a config's options, and of settings and values as ``--set`` takes them.
-
-    content: of the data's file, written after all checks.
-    """
+    tried = {key: [as_text(value) for value in values] for key, values in (tune or {}).items()}
     if not isinstance(seeds, int) or seeds < 1:
         raise UserError(f"seeds must be at least 1, not {seeds!r}: it says how many, and seed which is the first")
-    wanted = {"fine_tune": "held_out", **options}
+    wanted = {"fine_tune": "held_out", **kept}
     first, out = int(wanted.pop("seed", 0)), wanted.pop("out", None)
     if audit:
         wanted["record"] = True
     how: dict[str, Any] = {"budget_from": budget, "each_own": each_own, "local": local}
-    choice = choosing.choice(tune or {}, methods, wanted, settings, **how)
+    choice = choosing.HeldOutChoice(tried, methods, wanted, texts, **how)
     planned = choice.first
     if audit:
         from coterie.runs import audited  # loads all attacks
 
         audited.check_audits(planned.methods.values())
-    for text in without_effect(options, [*planned.methods.values()]):
+    for text in without_effect(kept, [*planned.methods.values()]):
         advise(text)
     one = next(iter(planned.methods.values()))
     keep_data(one.data, content)
     of_all = [first + k for k in range(seeds)]
-    tried = rounds_of_runs(choice.names, of_all[:1], one.rounds) if tune else {}
-    work = {**tried, **rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)}
+    work = rounds_of_runs(choice.names, of_all[:1], one.rounds) if tune else {}
+    work |= rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)
     with show_progress(not progress, work, leading=run_metrics(one)[0].facts) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
@@ -192,6 +154,6 @@ def race(
         attacking = audited.learning(tell_attacks(tell, audited.attack)) if audit else None
         choose = choice.run if tune else None
         done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attacking, choose=choose)
-    finished = Comparison(done.folder, done.content)
+    finished = Comparison(done.folder, done.content, as_object(model))
     finished.report()
     return finished

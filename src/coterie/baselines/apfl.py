@@ -48,10 +48,7 @@ class Client(fl.Client):
     state: State
     config: ApflConfig
 
-    def cost(self, msg: fl.Train) -> fl.Cost:
-        return fl.Cost(2 * self.samples * self.epochs, self.spec.flops_per_sample)
-
-    @fl.on(fl.Train, cost, answers=fl.Update)
+    @fl.on(fl.Train, fl.trained_for(lambda client: 2 * client.epochs), answers=fl.Update)
     def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
         fitted: fl.Fitted = yield self.fit(self.model(msg), msg.round)
         w, v, alpha = fitted.weights, self.state.own, self.state.alpha

@@ -18,7 +18,6 @@ import numpy as np
 
 import coterie.method as fl
 from coterie.protocols import late
-from coterie.protocols.averaging import ChangeClient
 
 
 @fl.settings
@@ -68,7 +67,7 @@ SYSTEM = fl.system(
     "ca2fl",
     Ca2flConfig,
     Server,
-    ChangeClient,
+    fl.ChangeClient,
     learns=late.learns("plain change of the model"),
     delta=late.DELTA,
     releases=fl.telling({fl.Update: (fl.FromTraining("change of the model and number of samples"),)}),

@@ -26,14 +26,12 @@ from math import ceil, sqrt
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.dp.budget import Budget
+from coterie.dp.budget import Budgeted
 from coterie.dp.gaussian import check_delta, clipped, noise_multiplier
-from coterie.dp.ledger import Ledger, Neighbours, Release
+from coterie.dp.ledger import Ledger, Neighbours
 from coterie.dp.tree import charges, grown
-from coterie.protocols.local_training import refuse_unused, told
 
 CLIENT: Neighbours = "replace one client"
 SUM = "noisy sum of changes"
@@ -45,29 +43,24 @@ _SLACK = 1e-7
 
 
 @fl.settings
-class CentralNoiseConfig(fl.Averaging):
+class CentralNoiseConfig(fl.Averaging, Budgeted):
     """clip: C, the largest L2 norm of a client's change.
 
     noise: standard deviation of the noise on a sum of changes (DP-FTRL: on each node), divided by 2 C, by which the sum
     moves if one client's data are replaced; None for the least that ``epsilon`` allows, or 1 without epsilon.
     epsilon: budget of every client, or None for no budget: a round beyond it asks nobody and is the last one.
-    dp_delta: delta of the budget and of the ledger.  private_rounds: the rounds that fit into the budget, if it
-    determines the noise.
+    private_rounds: the rounds that fit into the budget, if it determines the noise.
     beta: in [0, 1), how much of the server's velocity is kept.
     """
 
     clip: fl.Positive = 1.0
-    noise: Annotated[float | None, fl.Meta(ge=0, le=fl.LARGEST)] = None
-    epsilon: float | None = None
-    dp_delta: float = 1e-5
-    private_rounds: fl.AtLeastOne = 10
     beta: Annotated[float, fl.Meta(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_delta(self.dp_delta)
-        refuse_unused(self, "epsilon=None", self.epsilon is None, "private_rounds")
-        refuse_unused(self, "a noise of its own", self.noise is not None, "private_rounds")
+        fl.refuse_unused(self, "epsilon=None", self.epsilon is None, "private_rounds")
+        fl.refuse_unused(self, "a noise of its own", self.noise is not None, "private_rounds")
         if not affords(self, (1,)):
             raise fl.UserError(
                 f"epsilon={self.epsilon} allows no round: a single one with noise={self.noise} spends "
@@ -116,20 +109,19 @@ def multiplier(config: CentralNoiseConfig) -> float:
     return noise_multiplier(config.epsilon, config.dp_delta) * sqrt(most) * (1 + _SLACK)
 
 
-def releases(config: CentralNoiseConfig, rounds: Sequence[int]) -> list[Release]:
+def releases(config: CentralNoiseConfig, rounds: Sequence[int]) -> list[fl.Release]:
     z, found = multiplier(config), []
     for r, charge in zip(rounds, charges(rounds, config.length), strict=True):
         moved = 2 * config.clip * sqrt(charge)
         noise: Mapping[str, Any] = {"mechanism": "gaussian", "noise_multiplier": z / sqrt(charge)} if z else {}
-        found.append(Release(SUM, sensitivity_l2=moved, neighbours=CLIENT, round=r, against=OTHERS, **noise))
+        found.append(fl.Release(SUM, sensitivity_l2=moved, neighbours=CLIENT, round=r, against=OTHERS, **noise))
     return found
 
 
 @lru_cache(maxsize=4096)
 def affords(config: CentralNoiseConfig, rounds: tuple[int, ...]) -> bool:
-    if config.epsilon is None:
-        return True
-    return Budget(config.epsilon, config.dp_delta).fits(Ledger(tuple(releases(config, rounds))))
+    budget = config.budget()
+    return budget is None or budget.fits(Ledger(tuple(releases(config, rounds))))
 
 
 @fl.message(src="client", dst="server")
@@ -149,10 +141,7 @@ class Client(fl.Client):
 
     state: State
     config: CentralNoiseConfig
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        super().lasts(state, secret)
-        self.state.trained = state.trained
+    LASTS = ("trained",)
 
     @fl.on(fl.Train, fl.training, answers=Clipped)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Clipped]:
@@ -180,7 +169,7 @@ class Server(fl.Server):
         """SECRET. grown: the last round of the tree.  estimates: (levels, d), its noise."""
 
         grown: int = 0
-        estimates: NDArray[np.float64] = fl.from_party(
+        estimates: fl.Doubles = fl.from_party(
             lambda party: np.zeros((party.config.length.bit_length(), party.spec.size))
         )
 
@@ -210,7 +199,7 @@ class Server(fl.Server):
             self.state.weights = gather.model(old + config.server_step(r) * self.state.v)
         return {"participants": len(answers.got), "asked": len(asked)}
 
-    def noise(self, r: int, of: bytes) -> NDArray[np.float64]:
+    def noise(self, r: int, of: bytes) -> fl.Doubles:
         """(d,) how the tree's noise changes until round r, each node's of variance 1. of: what it is added to.
 
         Rounds without a model are leaves of no change.
@@ -236,13 +225,13 @@ def check(config: CentralNoiseConfig, common: fl.Common) -> None:
         raise fl.UserError(f"participation={config.participation} of {first} clients asks nobody in some rounds")
 
 
-def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
+def ledger(federation: fl.Federation) -> Mapping[str, Sequence[fl.Release]]:
     """By client, each of its changes, which the server sees, and its part in each sum, which models show; with
     DP-SGD also the training's proof for a sample.
     """
 
-    def of(client: Client) -> Iterator[Release]:
-        (alone,) = told(client.config, client.samples, client.epochs, [fl.FromTraining("change of the model")], 0)
+    def of(client: Client) -> Iterator[fl.Release]:
+        (alone,) = fl.told(client.config, client.samples, client.epochs, [fl.FromTraining("change of the model")], 0)
         training = None if client.config.sample_noise is None else alone
         for r, _ in client.state.trained:
             yield replace(alone, round=r, against=("server",), sample=training)

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -42,7 +41,7 @@ class CflConfig(fl.Averaging):
 
 
 class Server(fl.ServerOfGroups):
-    class State(msgspec.Struct):
+    class State(fl.State):
         """models: (k, d) of the clusters.  largest: (k,) each one's largest mean update so far.
 
         directions: (k, d) the mean update of each part at its split; zeros for the first cluster.
@@ -52,8 +51,8 @@ class Server(fl.ServerOfGroups):
         models: fl.Vector = fl.from_party(lambda server: server.common.initial[None])
         largest: list[float] = fl.from_party(lambda server: [0.0])
         directions: fl.Vector = fl.from_party(lambda server: np.zeros((1, server.spec.size), np.float32))
-        groups: dict[str, int] = msgspec.field(default_factory=dict)
-        waiting: list[str] = msgspec.field(default_factory=list)
+        groups: dict[str, int] = fl.field(default_factory=dict)
+        waiting: list[str] = fl.field(default_factory=list)
 
     state: State
     config: CflConfig

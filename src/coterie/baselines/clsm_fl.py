@@ -14,14 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.fuzzy import first_centres, fuzzy_c_means
 
-Doubles = NDArray[np.float64]
 _JUDGED = 32  # models at a time
 
 
@@ -37,7 +34,7 @@ class ClsmConfig(fl.Averaging):
 
 
 @fl.local("capabilities")
-def capabilities(own: fl.OwnData, losses: NDArray[np.float32], classes: int) -> Doubles:
+def capabilities(own: fl.OwnData, losses: fl.Vector, classes: int) -> fl.Doubles:
     """(models, classes) mean over the party's samples of each class of exp(-loss).
 
     losses: (models, samples) cross entropies. A class without samples, and a model without a finite loss, have 0.
@@ -48,15 +45,15 @@ def capabilities(own: fl.OwnData, losses: NDArray[np.float32], classes: int) -> 
 
 
 class Server(fl.ServerOfGroups):
-    class State(msgspec.Struct):
+    class State(fl.State):
         """models: (k, d) of the clusters.  centres: (k, classes), none before the first round.
 
         memberships: (k,) of each client that has trained, with sum 1.
         """
 
         models: fl.Vector = fl.from_party(lambda server: np.stack([server.common.initial] * server.config.clusters))
-        centres: Doubles = fl.from_party(lambda server: np.zeros((0, server.spec.outputs)))
-        memberships: dict[str, Doubles] = msgspec.field(default_factory=dict)
+        centres: fl.Doubles = fl.from_party(lambda server: np.zeros((0, server.spec.outputs)))
+        memberships: dict[str, fl.Doubles] = fl.field(default_factory=dict)
 
     state: State
     config: ClsmConfig
@@ -92,7 +89,7 @@ class Server(fl.ServerOfGroups):
     def strongest(self) -> Iterator[int]:
         return (int(u.argmax()) for u in self.state.memberships.values())
 
-    def judged(self, models: list[fl.Vector]) -> fl.Steps[Doubles]:
+    def judged(self, models: list[fl.Vector]) -> fl.Steps[fl.Doubles]:
         """(n, classes) capabilities of local models on the server's own samples."""
         found = []
         for start in range(0, len(models), _JUDGED):
@@ -100,7 +97,7 @@ class Server(fl.ServerOfGroups):
             found.append((yield from fl.compute(fl.Local(capabilities, (losses, self.spec.outputs)))))
         return np.concatenate(found)
 
-    def cluster(self, got: Mapping[str, fl.Update], rows: Doubles, r: int, gather: fl.Gather) -> None:
+    def cluster(self, got: Mapping[str, fl.Update], rows: fl.Doubles, r: int, gather: fl.Gather) -> None:
         state, m = self.state, self.config.fuzzifier
         start = state.centres if len(state.centres) else first_centres(rows, self.config.clusters)
         u, state.centres = fuzzy_c_means(rows, start, m)

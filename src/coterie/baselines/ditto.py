@@ -35,10 +35,7 @@ class Client(fl.Client):
 
         own: fl.Vector = fl.initial
 
-    def cost(self, msg: fl.Train) -> fl.Cost:
-        return fl.Cost(2 * self.samples * self.epochs, self.spec.flops_per_sample)
-
-    @fl.on(fl.Train, cost, answers=fl.Update)
+    @fl.on(fl.Train, fl.trained_for(lambda client: 2 * client.epochs), answers=fl.Update)
     def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
         w = self.model(msg)
         fitted: fl.Fitted = yield self.fit(w, msg.round)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.sums import RunningMix
@@ -45,7 +44,7 @@ class Mixing:
         mixed = self._late if staleness else self._in_time
         mixed.take(values, self._step * float(1 + staleness) ** -self._exponent)
 
-    def result(self) -> NDArray[np.float64]:
+    def result(self) -> fl.Doubles:
         return self._in_time(self._late(self._weights.astype(np.float64)))
 
 

@@ -63,9 +63,4 @@ class Server(fl.Server):
         return {**notes, **gather.notes()}
 
 
-SYSTEM = fl.system(
-    "feddyn",
-    FedDynConfig,
-    Server,
-    Client,
-)
+SYSTEM = fl.system("feddyn", FedDynConfig, Server, Client)

@@ -17,11 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
-
-Doubles = NDArray[np.float64]
 
 
 @fl.settings
@@ -38,7 +35,7 @@ class FedEmConfig(fl.LocalTraining):
         return {"components": "it trains so many models in every epoch"} if self.components > 1 else {}
 
 
-def responsibilities(mixture: Doubles, losses: NDArray[np.float32]) -> Doubles:
+def responsibilities(mixture: fl.Doubles, losses: fl.Vector) -> fl.Doubles:
     """E-step: (M, n) q[m, i] ~ mixture[m] exp(-losses[m, i]), which sum to 1 over m.
 
     mixture: pi_t, (M,).  losses: (M, n), cross entropies. Raises PeerError where one is not finite.
@@ -56,7 +53,9 @@ class Client(fl.Client):
     class State(fl.Client.State):
         """mixture: pi_t, (M,)."""
 
-        mixture: Doubles = fl.from_party(lambda client: np.full(client.config.components, 1 / client.config.components))
+        mixture: fl.Doubles = fl.from_party(
+            lambda client: np.full(client.config.components, 1 / client.config.components)
+        )
 
     state: State
     config: FedEmConfig
@@ -68,7 +67,7 @@ class Client(fl.Client):
     @fl.on(fl.Train, cost, answers=fl.Update)
     def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
         theta = self.models(msg)
-        losses: NDArray[np.float32] = yield fl.Losses(theta)
+        losses: fl.Vector = yield fl.Losses(theta)
         q = responsibilities(self.state.mixture, losses)
         self.state.mixture = q.mean(axis=1)
         trained = []

@@ -35,10 +35,8 @@ class FedRepConfig(fl.Averaging):
 
 
 class Client(fl.PartClient):
-    def cost(self, msg: fl.Train) -> fl.Cost:  # an epoch of the head is little more than a forward pass
-        return fl.Cost(self.samples * (self.epochs + self.config.head_epochs / 3), self.spec.flops_per_sample)
-
-    @fl.on(fl.Train, cost, answers=fl.Update)
+    # an epoch of the head is little more than a forward pass
+    @fl.on(fl.Train, fl.trained_for(lambda client: client.epochs + client.config.head_epochs / 3), answers=fl.Update)
     def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
         head, body = self.spec.head, self.spec.without(self.spec.head).trainable
         first: fl.Fitted = yield self.fit(self.model(msg), msg.round, epochs=self.config.head_epochs, only=head)

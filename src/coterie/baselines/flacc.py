@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -36,17 +35,16 @@ def no_models(party: fl.Party) -> fl.Vector:
 
 
 class Server(fl.ServerOfGroups):
-    class State(msgspec.Struct):
+    class State(fl.Server.State):
         """weights: (d,) the global model, fixed once clusters are separate.  models: (k, d) theirs, none before.
 
         directions: (k, d) the summed updates of each group, 0 at buffers.  groups: number of each client's.
         quiet: rounds in a row without a merge and without a new client.
         """
 
-        weights: fl.Vector = fl.initial
         models: fl.Vector = fl.from_party(no_models)
         directions: fl.Vector = fl.from_party(no_models)
-        groups: dict[str, int] = msgspec.field(default_factory=dict)
+        groups: dict[str, int] = fl.field(default_factory=dict)
         quiet: int = 0
 
     state: State

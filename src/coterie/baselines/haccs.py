@@ -18,17 +18,13 @@ from math import inf, nan, sqrt
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.histograms import Density, density_clusters, hellinger
 from coterie.dp.laplace import private_counts
 from coterie.protocols import selecting
-from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.protocols.selecting import meet
 from coterie.selection.clusters import cluster_weights, sample_fastest
-
-Counts = NDArray[np.int64]
 
 
 @fl.settings
@@ -68,7 +64,7 @@ class Client(fl.Client):
         """
 
         trained: list[int] = fl.field(default_factory=list)
-        counts: Counts | None = None
+        counts: fl.Integers | None = None
         described: int = 0
 
     state: State
@@ -77,7 +73,7 @@ class Client(fl.Client):
     @fl.on(Describe, answers=Described)
     def describe(self, msg: Describe, src: str) -> fl.Work[Described]:
         if self.state.counts is None:
-            counts: Counts = yield fl.Local(fl.label_counts, (self.spec.outputs,))
+            counts: fl.Integers = yield fl.Local(fl.label_counts, (self.spec.outputs,))
             source = self.kept("label histogram", repr((self.config.epsilon, counts.tolist())).encode())
             self.state.counts = private_counts(counts, self.config.epsilon, source)
             self.state.described = msg.round
@@ -93,13 +89,12 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    class State(fl.State):
+    class State(fl.Server.State):
         """By client: its noisy histogram, the seconds of a round (claimed until observed), its last loss, its missed
         requests in a row, and its cluster.
         """
 
-        weights: fl.Vector = fl.initial
-        counts: dict[str, Counts] = fl.field(default_factory=dict)
+        counts: dict[str, fl.Integers] = fl.field(default_factory=dict)
         seconds: dict[str, float] = fl.field(default_factory=dict)
         losses: dict[str, float] = fl.field(default_factory=dict)
         missed: dict[str, int] = fl.field(default_factory=dict)
@@ -113,7 +108,7 @@ class Server(fl.Server):
 
     def meet(self, r: int) -> fl.Steps[None]:
         def learn(name: str, described: Described) -> None:
-            counts, most = described.counts, MOST_SAMPLES * len(described.counts)
+            counts, most = described.counts, fl.MOST_SAMPLES * len(described.counts)
             if len(counts) != self.spec.outputs or counts.min() < 0 or counts.max() > most:
                 raise fl.PeerError(
                     f"{name}: a histogram of {len(counts)} counts, expected {self.spec.outputs}, 0 or more"

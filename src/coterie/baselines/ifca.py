@@ -39,10 +39,8 @@ class Client(fl.Client):
     def held_model(self) -> int:
         return self.state.cluster or 0
 
-    def cost(self, msg: fl.Train) -> fl.Cost:  # k forward passes, a third of a training step each, and its epochs
-        return fl.Cost(self.samples * (self.epochs + self.config.clusters / 3), self.spec.flops_per_sample)
-
-    @fl.on(fl.Train, cost, answers=Update)
+    # k forward passes, a third of a training step each, and its epochs
+    @fl.on(fl.Train, fl.trained_for(lambda client: client.epochs + client.config.clusters / 3), answers=Update)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Update]:
         models = self.models(msg)
         self.state.cluster = best = yield from fl.best_model(models)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,51 +21,15 @@ from coterie.selection import oort
 
 
 @fl.settings
-class OortConfig(Selecting):
-    """exploration: first share of a round that goes to clients that were never tried.  exploration_decay: its factor
-    after every round.  least_exploration: where it stays.  penalty: alpha, the power of (pace / duration) for clients
-    slower than the pace.  cutoff: c, clients with at least this share of the last admitted utility may be drawn.
-    clip: quantile at which utilities are cut off.  window: rounds that the pacer compares.  pace_step: by how much the
-    pacer moves, as a quantile of the durations.  most_selected: a client that was selected so often is not selected any
-    more; 0 for no limit.
-    """
-
-    exploration: float = 0.9
-    exploration_decay: float = 0.98
-    least_exploration: float = 0.2
-    penalty: float = 2.0
-    cutoff: float = 0.95
-    clip: float = 0.95
-    window: int = 20
-    pace_step: float = 0.2
-    most_selected: Annotated[int, fl.Meta(ge=0)] = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.oort()
-
-    def oort(self) -> oort.Oort:
-        return oort.Oort(
-            exploration=self.exploration,
-            decay=self.exploration_decay,
-            least_exploration=self.least_exploration,
-            penalty=self.penalty,
-            cutoff=self.cutoff,
-            clip=self.clip,
-            window=self.window,
-            step=self.pace_step,
-            most=self.most_selected or None,
-        )
+class OortConfig(Selecting, oort.Oort):
+    pass
 
 
 class Client(Introducing):
     config: OortConfig
 
-    def cost(self, msg: fl.Train) -> fl.Cost:
-        """A forward pass, a third of a training step for each sample, and its epochs."""
-        return fl.Cost(samples=self.samples * (self.epochs + 1 / 3), flops_per_sample=self.spec.flops_per_sample)
-
-    @fl.on(fl.Train, cost, answers=Scored)
+    # a forward pass, a third of a training step for each sample, and its epochs
+    @fl.on(fl.Train, fl.trained_for(lambda client: client.epochs + 1 / 3), answers=Scored)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Scored]:
         start = self.model(msg)
         losses = yield fl.Losses(start[None])
@@ -75,11 +39,10 @@ class Client(Introducing):
 
 
 class Server(fl.Server):
-    class State(fl.State):
+    class State(fl.Server.State):
         """seconds: of a round, as each client claims."""
 
-        weights: fl.Vector = fl.initial
-        pool: oort.Pool = fl.from_party(lambda server: oort.pool(len(server.clients), server.config.oort()))
+        pool: oort.Pool = fl.from_party(lambda server: oort.pool(len(server.clients), server.config))
         seconds: dict[str, float] = fl.field(default_factory=dict)
 
     state: State
@@ -90,7 +53,7 @@ class Server(fl.Server):
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         yield from meet(self, r)
-        state, settings, clients = self.state, self.config.oort(), self.clients
+        state, settings, clients = self.state, self.config, self.clients
         here = [i for i, name in enumerate(clients) if name in state.seconds]
         chosen: tuple[int, ...] = ()
         if here:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -67,9 +66,9 @@ class Train(fl.OfModel, frozen=True):
     pass
 
 
-@fl.message(src="client", dst=HEAD, tells=(fl.FromTraining("trained model and number of samples"),))
-class Update(fl.OfModel, frozen=True):
-    samples: int
+@fl.message(src="client", dst=HEAD, tells=fl.Update.TELLS)
+class Update(fl.Update, frozen=True):
+    pass
 
 
 @fl.message(src=HEAD, dst="server", tells=(fl.FromTraining("mean model of a cluster"),))
@@ -85,7 +84,7 @@ class Client(Introducing, role="client", also=(HEAD,)):
         """head: of its cluster.  members: of its cluster, itself included, if it is the head."""
 
         head: str = ""
-        members: list[str] = msgspec.field(default_factory=list)
+        members: list[str] = fl.field(default_factory=list)
 
     state: State
     config: RflHaConfig
@@ -137,15 +136,14 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
 
 class Server(fl.Server):
-    class State(msgspec.Struct):
+    class State(fl.Server.State):
         """seconds: of a round, as each client says.  clusters: members, the head first.  failed: heads without a
         model in the last round.
         """
 
-        weights: fl.Vector = fl.initial
-        seconds: dict[str, float] = msgspec.field(default_factory=dict)
-        clusters: list[list[str]] = msgspec.field(default_factory=list)
-        failed: list[str] = msgspec.field(default_factory=list)
+        seconds: dict[str, float] = fl.field(default_factory=dict)
+        clusters: list[list[str]] = fl.field(default_factory=list)
+        failed: list[str] = fl.field(default_factory=list)
 
     state: State
     config: RflHaConfig

@@ -20,14 +20,12 @@ from math import floor
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation import robust
 from coterie.aggregation.robust import Robust
 
-Doubles = NDArray[np.float64]
-Rule = Callable[[Doubles, int], Robust]
+Rule = Callable[[fl.Doubles, int], Robust]
 """Of the changes (n, d), of which so many may be malicious."""
 
 
@@ -107,7 +105,7 @@ class NoisyServer(Server):
         """FLAME's rule. Equal changes get equal noise."""
         yield from ()
 
-        def flame(updates: Doubles, f: int) -> Robust:
+        def flame(updates: fl.Doubles, f: int) -> Robust:
             normal = self.kept("noise", updates.tobytes(), r).normal(self.spec.size)
             return robust.flame(updates, self.config.noise * normal)
 
@@ -118,11 +116,11 @@ def combined(
     spec: fl.ModelSpec,
     old: fl.Vector,
     models: fl.Vector,
-    rule: Callable[[Doubles], Robust],
+    rule: Callable[[fl.Doubles], Robust],
     step: float,
     *,
     by_coordinate: bool = False,
-) -> tuple[Robust, Doubles]:
+) -> tuple[Robust, fl.Doubles]:
     """A rule's result for the changes of models (n, d), and the next model, (d,) float64.
 
     The rule sees buffers only if it is by coordinate. They get the coordinate-wise median.

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 import coterie.method as fl
 
 
@@ -70,8 +68,7 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    class State(msgspec.Struct):
-        weights: fl.Vector = fl.initial
+    class State(fl.Server.State):
         control: fl.Vector = fl.zeros
 
     state: State

@@ -29,22 +29,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
 from coterie.crypto import marks, shared_seed
 from coterie.crypto.packing import Lanes
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import OpeningKey, SealingKey, digest
-from coterie.protocols.averaging import MOST_SAMPLES
-from coterie.protocols.local_training import check_model, sample_size
+from coterie.crypto.signing import SIGNATURE_BYTES, OpeningKey, SealingKey, digest
 
 FEWEST = 3
 """Clients in a sum: of two, each could take its own off."""
 LANES = Lanes(fraction_bits=20, value_bits=52, guard_bits=10)
 """A weight times the client's samples is rounded to 2^-20 and lies within 2^31; a sum has 1,024 of them."""
-SIGNATURE_BYTES = 64
 PAD_S, AGREE_S, SEAL_S = 3e-9, 1e-4, 3e-4
 """Nominal seconds of a byte of pad, of a key agreement, and of a sealed share."""
 
@@ -206,11 +202,7 @@ class Client(fl.Client):
 
     secret: Secret
     config: SecAggConfig
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        # with another sum of the round, holders would tell both shares of one client
-        super().lasts(state, secret)
-        self.secret.signed = secret.signed
+    LASTS = ("signed",)  # with another sum of the round, holders would tell both shares of one client
 
     def enrol_cost(self, msg: Enrol) -> fl.Cost:
         return fl.Cost(crypto_s=SEAL_S * min(msg.names.count("\n"), len(self.clients)))
@@ -218,7 +210,6 @@ class Client(fl.Client):
     @fl.on(Enrol, enrol_cost, answers=Enrolled)
     def enrol(self, msg: Enrol, src: str) -> Enrolled:
         """Rounds 0 and 1, once a round."""
-        fl.from_hub(self, msg, src)
         r, names = msg.round, lines(msg.names)
         before, asked, _ = self.secret.signed
         if r <= self.secret.round or r < before or (r == before and msg.names != asked):
@@ -235,11 +226,11 @@ class Client(fl.Client):
             if name != self.name
         ]
         new = {"round": r, "names": msg.names, "key": key, "seed": seed, "own": both[self.name], "members": ()}
-        self.secret = msgspec.structs.replace(self.secret, **new, held={}, sum="", told=False)  # the rest stays
+        self.secret = fl.changed(self.secret, **new, held={}, sum="", told=False)  # the rest stays
         return Enrolled(r, Credential(public, mark, proof).to_bytes(), fl.bundle(sealed))
 
     def _check_asked(self, r: int, names: Sequence[str]) -> None:
-        expected = sample_size(len(fl.joined(self.clients, self.config, r)), self.config.participation)
+        expected = fl.sample_size(len(fl.joined(self.clients, self.config, r)), self.config.participation)
         roster = self.common.roster.by_name
         strangers = [name for name in names if name not in roster or roster[name].role != self.role]
         if strangers or self.name not in names or len(names) != expected:
@@ -253,7 +244,6 @@ class Client(fl.Client):
     @fl.on(Collect, collect_cost, answers=Collected)
     def collect(self, msg: Collect, src: str) -> fl.Work[Collected]:
         """Round 2. Once a round."""
-        fl.from_hub(self, msg, src)
         secret, members = self.secret, lines(msg.members)
         if msg.round != secret.round or secret.members:
             raise fl.PeerError(f"asked for a vector of round {msg.round}, which it has not enrolled for, or has sent")
@@ -282,7 +272,6 @@ class Client(fl.Client):
     @fl.on(Confirm, answers=Confirmed)
     def confirm(self, msg: Confirm, src: str) -> Confirmed:
         """Round 3. One list a round."""
-        fl.from_hub(self, msg, src)
         secret, names = self.secret, lines(msg.names)
         if msg.round != secret.round or not {self.name} <= {*names} <= {*secret.members}:
             raise fl.PeerError(f"a sum of {len(names)} in round {msg.round}, which is not one of its members")
@@ -303,7 +292,6 @@ class Client(fl.Client):
     @fl.on(Unmask, unmask_cost, answers=Unmasked)
     def unmask(self, msg: Unmask, src: str) -> Unmasked:
         """Round 4, once a round."""
-        fl.from_hub(self, msg, src)
         secret, signers = self.secret, lines(msg.signers)
         if msg.round != secret.round or not secret.sum or msg.names != secret.sum:
             raise fl.PeerError(f"asked for shares of a sum of round {msg.round} that it has not confirmed")
@@ -405,11 +393,7 @@ class Server(fl.Server):
         return len(inside)
 
     def _step(
-        self,
-        requests: Mapping[str, fl.Message],
-        reply: type[Any],
-        fold: Any,
-        asked: Sequence[str],
+        self, requests: Mapping[str, fl.Message], reply: type[Any], fold: Any, asked: Sequence[str]
     ) -> fl.Steps[None]:
         """Raises NoAnswerError if fewer than t answer."""
         answers = yield from fl.ask_all(self, requests, reply, fold)
@@ -435,14 +419,14 @@ class Server(fl.Server):
                 raise fl.PeerError(f"the shares of {name} give another secret: it or a holder lied")
         return found
 
-    def _move(self, r: int, total: marks.Words, count: int) -> None:
+    def _move(self, r: int, total: fl.Words64, count: int) -> None:
         """Raises PeerError for a sum that no honest clients have."""
         values = total.view(np.int64)
         samples = int(values[-1])
-        if not count <= samples <= count * MOST_SAMPLES:
+        if not count <= samples <= count * fl.MOST_SAMPLES:
             raise fl.PeerError(f"a sum of {samples} samples of {count} clients: one of them lied")
         gather, mean = self.gather(), LANES.dequantise(values[:-1]) / samples
-        check_model(self.spec, self.spec.digest, mean.astype(np.float32))
+        fl.check_model(self.spec, self.spec.digest, mean.astype(np.float32))
         gather.means[0].take(mean, samples)
         self.state.weights = gather.moved(self.state.weights, step=self.config.server_step(r))
 
@@ -467,7 +451,7 @@ def check(config: SecAggConfig, common: fl.Common) -> None:
     its words.
     """
     for clients in (fl.joined(common.clients, config, 1), common.clients):
-        asked = sample_size(len(clients), config.participation)
+        asked = fl.sample_size(len(clients), config.participation)
         if not FEWEST <= config.needed(asked) <= asked <= LANES.max_terms:
             raise fl.UserError(
                 f"secagg adds up {FEWEST} to {LANES.max_terms} clients a round, not {asked} with threshold="

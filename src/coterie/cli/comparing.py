@@ -82,15 +82,14 @@ def compare(
       coterie compare fedavg scaffold --tune lr=0.03,0.1,0.3 --seeds 3
     """
     with loading():
-        from coterie.api import race
+        from coterie.api import compare as raced
 
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
     given, settings = opt.shared_options(opt.given(options), options["set"] or [], options["config"])
-    done = race(
+    done = raced(
         methods or [],
-        given,
-        settings,
+        settings=settings,
         seeds=seeds,
         budget=budget,
         each_own=each_own,
@@ -99,6 +98,7 @@ def compare(
         audit=audit,
         progress=not options["quiet"],
         resume=options["resume"],
+        **given,
     )
     _print(done, given, audit=audit)
 

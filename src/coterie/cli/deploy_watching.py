@@ -248,7 +248,9 @@ def logs(
     """
     from coterie.operate import watching
 
-    least = _level_of(level)
+    if level not in _LEVELS:
+        raise UserError(f"unknown level {level!r}: {', '.join(_LEVELS)}")
+    least = _LEVELS[level]
 
     def show(line: dict[str, Any]) -> None:
         if _at_least(line, least):
@@ -266,12 +268,6 @@ def logs(
             fresh, ends[path] = _since(path, ends[path])
             for line in watching.parse_lines(fresh):
                 show(line)
-
-
-def _level_of(name: str) -> int:
-    if name not in _LEVELS:
-        raise UserError(f"unknown level {name!r}: {', '.join(_LEVELS)}")
-    return _LEVELS[name]
 
 
 def _at_least(line: dict[str, Any], level: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -80,7 +79,7 @@ def _show_system(shell: Console, name: str) -> None:
     table = Table("setting", "default", "what it does", box=None, padding=(0, 2, 0, 0))
     table.columns[0].no_wrap = True
     texts = described(system.config)
-    for setting, default in _defaults(system):
+    for setting, default in ((one.name, _shown(one.default)) for one in dataclasses.fields(system.config)):
         others = {mode: _shown(system.defaults(mode).get(setting, default)) for mode in system.modes}
         shown = ", ".join([default, *(f"{mode}: {value}" for mode, value in others.items() if value != default)])
         table.add_row(escape(setting), escape(shown), escape(texts[setting]))
@@ -111,11 +110,6 @@ def _about(system: System) -> str:
     late = f"; {system.delta:g} of its clients delayed (--delta)" if system.delta else ""
     public = f"; {system.public:g} of the training data are its server's (--public)" if system.public else ""
     return f"{system.citation}. Modes: {', '.join(system.modes)}; {cipher}{late}{public}."
-
-
-def _defaults(system: System) -> Iterator[tuple[str, str]]:
-    for f in dataclasses.fields(system.config):
-        yield f.name, _shown(f.default)
 
 
 def _shown(default: Any) -> str:

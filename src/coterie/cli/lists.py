@@ -56,9 +56,7 @@ def _metrics() -> Iterator[tuple[str, ...]]:
 def _partitions() -> Iterator[tuple[str, ...]]:
     from coterie.data.schemes import FORMS, OWN_FORMS, TASK_FORMS
 
-    yield from FORMS.items()
-    yield from TASK_FORMS.items()
-    yield from OWN_FORMS.items()
+    yield from (FORMS | TASK_FORMS | OWN_FORMS).items()
     yield "", "[+SKEW]: a label skew (a form above, but not labelsets), for example rotate:4+dirichlet:0.3."
 
 

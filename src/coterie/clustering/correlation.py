@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from math import comb
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+
+from coterie.protocol.arrays import Array, Doubles, Integers
 
 SWEEPS = 4
 RESTARTS = 3
@@ -36,7 +37,7 @@ T = TypeVar("T")
 Questions = Generator[list[Question], list[int], T]
 
 
-def labelled(groups: Groups, count: int) -> NDArray[np.int64]:
+def labelled(groups: Groups, count: int) -> Integers:
     """(count,) groups, numbered in the order of their first members."""
     labels = np.empty(count, np.int64)
     for k, members in enumerate(sorted(groups, key=min)):
@@ -64,7 +65,7 @@ def joined(groups: Groups, newcomers: Sequence[int]) -> Questions[list[int]]:
     return (yield from side_by_side([_greatest(_joins(one, groups)) for one in newcomers]))
 
 
-def in_the_clear(questions: Questions[T], gains: NDArray[np.float64]) -> T:
+def in_the_clear(questions: Questions[T], gains: Doubles) -> T:
     return answered(questions, lambda asked: [chosen(one, gains) for one in asked])
 
 
@@ -78,11 +79,11 @@ def answered(questions: Questions[T], answer: Callable[[list[Question]], list[in
         return result
 
 
-def chosen(question: Question, gains: NDArray[Any]) -> int:
+def chosen(question: Question, gains: Array) -> int:
     return question.marks[int(sums(question, gains).argmax())]
 
 
-def sums(question: Question, gains: NDArray[Any]) -> NDArray[Any]:
+def sums(question: Question, gains: Array) -> Array:
     """(k,) its sums, of the dtype of gains (n, n)."""
     totals = np.zeros(len(question.sums), gains.dtype)
     for at, blocks in enumerate(question.sums):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.clustering.labels import by_first_row
-from coterie.protocol.arrays import finite
+from coterie.protocol.arrays import Array, Flags, Integers, finite
 from coterie.protocol.errors import UserError
 
 
-def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64], list[float]]:
+def agglomerated(vectors: Array, least: float) -> tuple[Integers, list[float]]:
     """(n,) groups 0, 1, ... numbered by their first row, and each merge's similarity (FLACC: Mehta and Shao, 2023).
 
     vectors: (n, d) finite. The two groups of largest cosine similarity merge, and their rows add up, while that is
@@ -42,7 +39,7 @@ def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64]
     return by_first_row(group), merges
 
 
-def bipartition(vectors: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
+def bipartition(vectors: Array) -> tuple[Flags, float]:
     """(n,) each row's part (False for the first row's), and alpha_cross^max of the optimal bipartition. Sattler,
     Mueller and Samek, IEEE TNNLS 2021, algorithm 1.
 
@@ -64,7 +61,7 @@ def bipartition(vectors: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
     return second ^ second[0], 1 - float(tree[-1, 2])
 
 
-def cosines_to(directions: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
+def cosines_to(directions: Array, vector: Array) -> Array:
     """(n,), of directions (n, d) and a vector (d,); 0 where one of them is 0."""
     sizes = np.linalg.norm(directions, axis=1) * np.linalg.norm(vector)
     return np.asarray(directions @ vector / np.where(sizes > 0, sizes, np.inf))

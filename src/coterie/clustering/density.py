@@ -5,22 +5,18 @@ From divergences (n, n), symmetric with a zero diagonal, to numbers of parts fro
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.clustering.labels import NOISE, Labels
+from coterie.protocol.arrays import Array, Doubles, Flags
 
 THIRD = 3  # the radius reaches this neighbour at least
 FEW = 2000  # devices; above, eq. (5) goes without its logarithm
 
 _BLOCK = 1024  # rows at a time
 
-Floats = NDArray[np.float64]
 
-
-def radii(d: NDArray[Any], neighbours: int) -> Floats:
+def radii(d: Array, neighbours: int) -> Doubles:
     """(n,) eq. (5) for each device's neighbourhood: (mu + sigma) / sqrt(log(n + 1)), the third neighbour's at least.
 
     mu, sigma: mean and standard deviation of the divergences to its nearest ``neighbours``.
@@ -39,21 +35,21 @@ def radii(d: NDArray[Any], neighbours: int) -> Floats:
     return found
 
 
-def entropies(s: Floats) -> Floats:
+def entropies(s: Doubles) -> Doubles:
     """(n,) -s ln s of each device, mean over its channels, (n, C)."""
     from scipy.special import xlogy
 
     return np.asarray(-xlogy(s, s).mean(axis=1))
 
 
-def min_points(sizes: NDArray[Any], entropy: Floats, eta: float, most: int | None = None) -> Labels:
+def min_points(sizes: Array, entropy: Doubles, eta: float, most: int | None = None) -> Labels:
     """Eq. (6), ceil(|C| / (1 + exp(-eta Entropy(C)))), within [2, most]."""
     with np.errstate(over="ignore"):  # 1 / (1 + infinity) is 0, which is right
         points = np.ceil(sizes / (1 + np.exp(-eta * entropy)))
     return np.asarray(points if most is None else np.clip(points, 2, max(most, 2)), dtype=np.int64)
 
 
-def parts(d: NDArray[Any], s: Floats, neighbours: int, eta: float) -> Labels:
+def parts(d: Array, s: Doubles, neighbours: int, eta: float) -> Labels:
     """Algorithm 2, l. 1-12, with a radius and MinPts for each device -> (n,) parts.
 
     Neighbours lie within each other's radius, so a distant device reaches nobody. C of eq. (6) is a device's
@@ -69,7 +65,7 @@ def parts(d: NDArray[Any], s: Floats, neighbours: int, eta: float) -> Labels:
     return _expanded(d, radius, core)
 
 
-def literal_parts(s: Floats, mjs: NDArray[Any], eta: float) -> Labels:
+def literal_parts(s: Doubles, mjs: Array, eta: float) -> Labels:
     """Algorithm 2, l. 1-12, as printed -> (n,) parts. C of eq. (5) and (6) is everybody."""
     n = len(s)
     # eq. (5), infinite for one device; the largest number below, because "<" is strict
@@ -79,7 +75,7 @@ def literal_parts(s: Floats, mjs: NDArray[Any], eta: float) -> Labels:
     return _expanded(mjs, np.full(n, epsilon), core)
 
 
-def _expanded(d: NDArray[Any], radius: NDArray[Any], core: NDArray[np.bool_]) -> Labels:
+def _expanded(d: Array, radius: Array, core: Flags) -> Labels:
     labels = np.full(len(d), NOISE)
     found = 0
     for first in np.flatnonzero(core):

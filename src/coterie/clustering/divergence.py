@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.protocol.arrays import Array, Doubles, Floats
 from coterie.protocol.errors import UserError
 
 FLOORS_PER_SCALE = 10.0  # the scale is at least so many median floors
@@ -25,10 +26,8 @@ NEGLIGIBLE = 1e-9  # eigenvalues of a channel's kernel that the matrix form leav
 
 _BLOCK = 512  # rows at a time
 
-Floats = NDArray[np.float64]
 
-
-def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True) -> NDArray[Any]:
+def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True) -> Array:
     """MJS between all rows of s (n, C) in [0, 1] -> (n, n), symmetric, zero diagonal, natural logarithm.
 
     exact: float64, each entry a function of its two rows alone, bit for bit; else float32 by `embedded`, far faster
@@ -44,7 +43,7 @@ def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True)
     return found + found.T
 
 
-def divergence_to(s: ArrayLike, t: ArrayLike, gamma: float = 1.0) -> Floats:
+def divergence_to(s: ArrayLike, t: ArrayLike, gamma: float = 1.0) -> Doubles:
     """MJS between each row of s (n, C) and each of t (m, C) -> (n, m).
 
     Bit for bit as `modified_divergence`. Raises UserError as that, and for unlike lengths.
@@ -67,7 +66,7 @@ def noise_floor(first: ArrayLike, second: ArrayLike, gamma: float = 1.0) -> floa
 
 
 def calibrated(
-    mjs: NDArray[Any], floors: ArrayLike, scale: float | None = None, *, per_scale: float = FLOORS_PER_SCALE
+    mjs: Array, floors: ArrayLike, scale: float | None = None, *, per_scale: float = FLOORS_PER_SCALE
 ) -> tuple[NDArray[np.floating[Any]], float]:
     """Divergences in units in which 0 is noise and 1 is usual: max(0, MJS - (h_i + h_j) / 4) / scale, and the scale.
 
@@ -95,7 +94,7 @@ def calibrated(
     return found, scale
 
 
-def sparsity_vectors(s: ArrayLike) -> Floats:
+def sparsity_vectors(s: ArrayLike) -> Doubles:
     """(n, C) float64. Raises UserError naming the row and channel of an impossible share."""
     s = _numbers(s, "sparsity vectors")
     if s.ndim != 2 or 0 in s.shape:
@@ -107,7 +106,7 @@ def sparsity_vectors(s: ArrayLike) -> Floats:
     return s + 0.0  # no -0.0
 
 
-def sparsity_vector(s: ArrayLike) -> Floats:
+def sparsity_vector(s: ArrayLike) -> Doubles:
     """As ``sparsity_vectors``, for one device: (C,) float64."""
     one = _numbers(s, "a sparsity vector")
     if one.ndim != 1:
@@ -116,7 +115,7 @@ def sparsity_vector(s: ArrayLike) -> Floats:
     return np.array(own, np.float64)
 
 
-def noise_floors(floors: ArrayLike, n: int) -> Floats:
+def noise_floors(floors: ArrayLike, n: int) -> Doubles:
     """(n,) float64; UserError names the device."""
     h = _numbers(floors, "noise floors")
     if h.shape != (n,):
@@ -128,7 +127,7 @@ def noise_floors(floors: ArrayLike, n: int) -> Floats:
     return h
 
 
-def _numbers(values: ArrayLike, what: str) -> Floats:
+def _numbers(values: ArrayLike, what: str) -> Doubles:
     try:
         array = np.asarray(values)
         if array.dtype.kind not in "fiub":
@@ -144,13 +143,13 @@ def _weight(gamma: float) -> float:
     return float(gamma)
 
 
-def _terms(s: Floats, gamma: float) -> tuple[tuple[Floats, float], tuple[Floats, float]]:
+def _terms(s: Doubles, gamma: float) -> tuple[tuple[Doubles, float], tuple[Doubles, float]]:
     sums = s.sum(axis=1, keepdims=True)
     uniform = np.full_like(s, 1 / s.shape[1])
     return (np.divide(s, sums, out=uniform, where=sums > 0), 1.0), (s, gamma)
 
 
-def _js(x: Floats, y: Floats) -> Floats:
+def _js(x: Doubles, y: Doubles) -> Doubles:
     from scipy.special import rel_entr
 
     both = x + y
@@ -158,7 +157,7 @@ def _js(x: Floats, y: Floats) -> Floats:
     return np.asarray(np.maximum(found, 0))  # rounding may leave less of nearly equal rows
 
 
-def _scale(mjs: NDArray[Any], least: float) -> float:
+def _scale(mjs: Array, least: float) -> float:
     pairs = np.concatenate([mjs[i, i + 1 :] for i in range(len(mjs))])
     scale = max(float(np.median(pairs)) if pairs.size else 0.0, least)
     if scale == 0 and (positive := pairs[pairs > 0]).size:
@@ -169,7 +168,7 @@ def _scale(mjs: NDArray[Any], least: float) -> float:
 # -- by matrix products ------------------------------------------------------------------------------------------------
 
 
-def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
+def embedded(x: Doubles) -> tuple[Floats, float]:
     """Rows (n, d) float32 with squared distances of about 2 js of eq. (4) between rows of x (n, C) >= 0, and the bound
     by which these are too small at most.
 
@@ -195,14 +194,14 @@ def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
     return rows - rows.mean(axis=0), 4 * lost
 
 
-def _f(a: Floats, b: Floats) -> Floats:
+def _f(a: Doubles, b: Doubles) -> Doubles:
     from scipy.special import xlogy
 
     both = a + b
     return np.asarray(xlogy(a, a) + xlogy(b, b) + both * np.log(2) - xlogy(both, both))
 
 
-def _by_products(s: Floats, gamma: float) -> NDArray[np.float32]:
+def _by_products(s: Doubles, gamma: float) -> Floats:
     channels = s.shape[1]
     (p, _), _ = _terms(s, gamma)
     shares = embedded(p * channels)[0] / np.float32(np.sqrt(2 * channels))  # js(cP, cQ) = c js(P, Q)

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.clustering.signature import FEATURES, Reference, mapped
+from coterie.protocol.arrays import Array, Doubles, Integers
 
 NO_CONTRAST = 1e-6
 MOST = 256  # samples of a label that count
@@ -36,14 +35,12 @@ BONUS = float(np.log(20))
 TERMS = 5  # of a client, for ``spread``
 WIDTH = RANK * (6 + FEATURES)  # of a row, for a label
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class ResidualSpread:
     """Of residuals, per coordinate: tau (2,) between groups, phi within."""
 
-    tau: Floats
+    tau: Doubles
     phi: float
 
 
@@ -53,7 +50,7 @@ def parts(labels: int) -> tuple[slice, slice]:
     return slice(0, between), slice(between, FEATURES)
 
 
-def features(x: NDArray[Any]) -> Floats:
+def features(x: Array) -> Doubles:
     """(n, FEATURES) of samples (n, ...), each image or series at mean 0 and deviation 1."""
     if x.ndim < 3:
         return mapped(x)
@@ -62,7 +59,7 @@ def features(x: NDArray[Any]) -> Floats:
     return mapped(centred / np.maximum(centred.std(axis=1, keepdims=True), NO_CONTRAST))
 
 
-def basis(seed: int, labels: int) -> Floats:
+def basis(seed: int, labels: int) -> Doubles:
     """(FEATURES, FEATURES) orthonormal within both ``parts``; residuals in it have the same gains. seed: of all
     clients, no server.
     """
@@ -73,14 +70,14 @@ def basis(seed: int, labels: int) -> Floats:
     return found
 
 
-def axes(to: Reference) -> Floats:
+def axes(to: Reference) -> Doubles:
     """(FEATURES, FEATURES) orthonormal; the first of ``parts`` spans the differences of kept labels' whitened means."""
     means, first = to.means @ to.whiten, int(to.kept.argmax())
     apart = np.delete(np.where(to.kept[:, None], means - means[first], 0.0), first, axis=0)
     return np.asarray(np.linalg.qr(apart[:FEATURES].T, mode="complete")[0])
 
 
-def residuals(x: Floats, y: NDArray[Any], to: Reference) -> tuple[NDArray[np.int64], Floats]:
+def residuals(x: Doubles, y: Array, to: Reference) -> tuple[Integers, Doubles]:
     """Counts (labels,), at most MOST, and residual sums (labels, FEATURES) along ``axes``, scaled to so many, of x
     (n, FEATURES), y (n,).
     """
@@ -92,7 +89,7 @@ def residuals(x: Floats, y: NDArray[Any], to: Reference) -> tuple[NDArray[np.int
     return np.minimum(counts, MOST).astype(np.int64), sums * scale[:, None]
 
 
-def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[np.int64], Floats]]) -> Floats:
+def spread_terms(halves: tuple[tuple[Integers, Doubles], tuple[Integers, Doubles]]) -> Doubles:
     """(TERMS,) a client's term for ``spread``. halves: ``residuals`` of two halves."""
     (n, first), (m, second) = halves
     both = (n > 0) & (m > 0)
@@ -104,7 +101,7 @@ def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[n
     return np.array([*between, weight.sum(), apart.sum(), both.sum()], np.float64)
 
 
-def spread(total: Floats) -> ResidualSpread:
+def spread(total: Doubles) -> ResidualSpread:
     """total: (TERMS,) of all terms. Without any pair of halves tau is 0."""
     *between, weight, apart, both = total
     if apart <= 0 or both <= 0:
@@ -112,7 +109,7 @@ def spread(total: Floats) -> ResidualSpread:
     return ResidualSpread(np.maximum(between, 0) / max(weight, 1.0), float(apart / both))
 
 
-def evidence(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> float:
+def evidence(counts: Integers, sums: Doubles, of: ResidualSpread) -> float:
     """f of (1), for counts (labels,) and residual sums (labels, FEATURES)."""
     found = 0.0
     for tau, part in zip(of.tau, parts(len(counts)), strict=True):
@@ -122,7 +119,7 @@ def evidence(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> flo
     return found
 
 
-def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], Floats], of: ResidualSpread) -> float:
+def gain(one: tuple[Integers, Doubles], other: tuple[Integers, Doubles], of: ResidualSpread) -> float:
     """g_ij of two clients' ``residuals``."""
     together = evidence(one[0] + other[0], one[1] + other[1], of)
     return together - evidence(*one, of) - evidence(*other, of)
@@ -135,9 +132,9 @@ def row_length(labels: int) -> int:
     return labels * WIDTH + 2
 
 
-def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
+def row(counts: Integers, sums: Doubles, of: ResidualSpread) -> Doubles:
     """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is nearly the gain of two."""
-    heads, products = list[Floats](), list[Floats]()
+    heads, products = list[Doubles](), list[Doubles]()
     for tau, part in zip(of.tau, parts(len(counts)), strict=True):
         logs, shares = (vectors[counts] for vectors in _eigenvectors(float(tau / of.phi)))  # (labels, RANK)
         scaled = np.sqrt(tau) / of.phi * sums[:, part]
@@ -148,7 +145,7 @@ def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
     return np.concatenate([blocks.ravel(), [-evidence(counts, sums, of), 1.0]])
 
 
-def twisted(rows: NDArray[Any]) -> NDArray[Any]:
+def twisted(rows: Array) -> Array:
     """J x for rows x (n, row_length): signs, and the swaps of |S|^2 with what it multiplies."""
     blocks = rows[:, :-2].reshape(len(rows), -1, WIDTH)
     out = blocks.copy()
@@ -160,7 +157,7 @@ def twisted(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 @lru_cache(maxsize=64)
-def _eigenvectors(t: float) -> tuple[Floats, Floats]:
+def _eigenvectors(t: float) -> tuple[Doubles, Doubles]:
     """(MOST + 1, RANK) each, scaled, of ln(1 + t (x + y)) and 1 / (1 + t (x + y)) for x, y = 0..MOST."""
     grid = np.arange(MOST + 1.0)
     grown = 1 + t * (grid[:, None] + grid)

@@ -5,20 +5,15 @@ It minimises J = sum_ik u_ik^m |x_i - c_k|^2 over memberships u and centres c, i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from coterie.protocol.arrays import finite
+from coterie.protocol.arrays import Array, Doubles, finite
 from coterie.protocol.errors import UserError
-
-Doubles = NDArray[np.float64]
 
 TURNS = 100
 
 
-def memberships(points: NDArray[Any], centres: NDArray[Any], fuzzifier: float = 2.0) -> Doubles:
+def memberships(points: Array, centres: Array, fuzzifier: float = 2.0) -> Doubles:
     """(n, k) u_ik = 1 / sum_l (|x_i - c_k| / |x_i - c_l|)^(2 / (m - 1)), m the fuzzifier > 1.
 
     points: (n, d), centres: (k, d), finite. A point on centres belongs to these alone, alike. Raises UserError for
@@ -38,14 +33,14 @@ def memberships(points: NDArray[Any], centres: NDArray[Any], fuzzifier: float = 
     return np.asarray(u / u.sum(axis=1, keepdims=True))
 
 
-def centres_of(points: NDArray[Any], u: NDArray[Any], before: NDArray[Any], fuzzifier: float = 2.0) -> Doubles:
+def centres_of(points: Array, u: Array, before: Array, fuzzifier: float = 2.0) -> Doubles:
     """(k, d) c_k = sum_i u_ik^m x_i / sum_i u_ik^m. A centre without points stays where it was."""
     weights = np.asarray(u, np.float64) ** fuzzifier
     sums = weights.sum(axis=0)[:, None]
     return np.where(sums > 0, weights.T @ points / np.where(sums > 0, sums, 1.0), before)
 
 
-def first_centres(points: NDArray[Any], count: int) -> Doubles:
+def first_centres(points: Array, count: int) -> Doubles:
     """(count, d): the point nearest to the mean, then each time the farthest from all so far. Raises UserError for
     none.
     """
@@ -60,7 +55,7 @@ def first_centres(points: NDArray[Any], count: int) -> Doubles:
     return x[chosen]
 
 
-def fuzzy_c_means(points: NDArray[Any], start: NDArray[Any], fuzzifier: float = 2.0) -> tuple[Doubles, Doubles]:
+def fuzzy_c_means(points: Array, start: Array, fuzzifier: float = 2.0) -> tuple[Doubles, Doubles]:
     """Memberships (n, k) and centres (k, d), from ``start`` until none moves by more than 1e-6, or ``TURNS`` times."""
     x, centres = finite(points, "points", "n", "d"), finite(start, "centres", "n", "d")
     for _ in range(TURNS):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.clustering.labels import by_first_row
+from coterie.protocol.arrays import Array, Doubles, Integers
 from coterie.protocol.errors import UserError
 
-Doubles = NDArray[np.float64]
 Density = Literal["dbscan", "optics"]
 
 
-def hellinger(histograms: NDArray[Any]) -> Doubles:
+def hellinger(histograms: Array) -> Doubles:
     """(n, n) Hellinger distances in [0, 1] between rows: H(p, q)^2 = 1/2 sum_c (sqrt(p_c) - sqrt(q_c))^2.
 
     histograms: (n, classes) finite, at least 0. p is a row over its sum; zeros count as uniform. Raises UserError.
@@ -33,7 +32,7 @@ def hellinger(histograms: NDArray[Any]) -> Doubles:
     return np.asarray(np.sqrt((squares + squares.T) / 2))
 
 
-def density_clusters(distances: Doubles, method: Density = "dbscan", radius: float = 0.35) -> NDArray[np.int64]:
+def density_clusters(distances: Doubles, method: Density = "dbscan", radius: float = 0.35) -> Integers:
     """(n,) numbers of clusters 0, 1, ... of two devices or more, by first device, then one for each other device.
 
     distances: (n, n), symmetric, 0 on the diagonal.  method: ``dbscan`` joins devices within ``radius`` of each other,

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import UserError
 
 MAX_CLUSTERS = 1024
@@ -63,7 +63,7 @@ class IdentityLaw:
         return 1 / self.accepted
 
     @cached_property
-    def sizes(self) -> NDArray[np.float64]:
+    def sizes(self) -> Doubles:
         """(k,): entry c - 1 is Pr(|CI| = c); eq. (10), conditioned on the threshold."""
         sizes = np.array(self._unconditioned)
         sizes[: self.least - 1] = 0

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,6 +16,7 @@ from coterie.clustering.affinity import lexicographic_order
 from coterie.clustering.density import FEW, literal_parts, parts
 from coterie.clustering.labels import NOISE, Labels, lasting_numbers, members_of
 from coterie.clustering.merging import Change, Event, differences, happenings, merged, settled, split
+from coterie.protocol.arrays import Array, Doubles, Flags, Floats, Integers
 from coterie.protocol.errors import UserError
 from coterie.protocol.options import AtLeastOne, Count, NotNegative, Positive, check_bounds
 
@@ -70,11 +70,11 @@ class Groups(msgspec.Struct):
     """
 
     names: tuple[str, ...]
-    features: NDArray[np.float64]
-    floors: NDArray[np.float64]
-    labels: NDArray[np.int64]
+    features: Doubles
+    floors: Doubles
+    labels: Integers
     scale: float
-    mjs: NDArray[np.float32] | None
+    mjs: Floats | None
     gamma: float
     reference: str
     following: int
@@ -154,8 +154,8 @@ def update(
 
 
 def _grouped(
-    s: NDArray[np.float64], h: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc, order: NDArray[np.intp]
-) -> tuple[Labels, NDArray[Any], float, list[Change]]:
+    s: Doubles, h: Doubles, mjs: Array, settings: Aidc, order: NDArray[np.intp]
+) -> tuple[Labels, Array, float, list[Change]]:
     d, scale, floors = mjs[np.ix_(order, order)], 1.0, np.zeros_like(h) if settings.reference else h[order]
     if settings.literal:
         found, changes = _as_printed(s[order], d, settings)
@@ -167,9 +167,7 @@ def _grouped(
     return labels, d, scale, [Change(c.kind, order[c.first], order[c.second], c.value) for c in changes]
 
 
-def _settled(
-    s: NDArray[np.float64], d: NDArray[Any], h: NDArray[np.float64], settings: Aidc
-) -> tuple[Labels, list[Change]]:
+def _settled(s: Doubles, d: Array, h: Doubles, settings: Aidc) -> tuple[Labels, list[Change]]:
     limits = (settings.theta_merge, settings.theta_split, settings.diagonal, settings.passes)
     quiet = np.flatnonzero(h <= QUIET * np.median(h))
     labels = np.full(len(d), NOISE)
@@ -184,7 +182,7 @@ def _settled(
     return labels, changes + placed + further
 
 
-def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tuple[Labels, list[Change]]:
+def _as_printed(s: Doubles, mjs: Array, settings: Aidc) -> tuple[Labels, list[Change]]:
     # noise devices are alone, since each needs a model
     labels, merges = merged(mjs, literal_parts(s, mjs, settings.eta), settings.theta_merge)
     labels, splits = split(mjs, labels, settings.theta_split, settings.diagonal)
@@ -192,7 +190,7 @@ def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tu
     return labels, merges + splits + alone
 
 
-def _placed(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[Change]]:
+def _placed(d: Array, labels: Labels, below: float) -> tuple[Labels, list[Change]]:
     """Each noise device in the cluster of least mean divergence, if below ``below``, else alone."""
     rows = np.argsort(labels, kind="stable")
     rows = rows[labels[rows] != NOISE]
@@ -207,9 +205,7 @@ def _placed(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list
     return found, changes
 
 
-def _divergences(
-    s: NDArray[np.float64], reference: int, settings: Aidc, order: NDArray[np.intp]
-) -> NDArray[np.float32]:
+def _divergences(s: Doubles, reference: int, settings: Aidc, order: NDArray[np.intp]) -> Floats:
     if settings.reference:
         distance = np.linalg.norm(s - s[reference], axis=1)
         return np.asarray(np.abs(distance[:, None] - distance), np.float32)
@@ -222,12 +218,12 @@ def _divergences(
 def _updated(
     groups: Groups,
     stays: NDArray[np.intp],
-    s: NDArray[np.float64],
-    moved: NDArray[np.bool_],
+    s: Doubles,
+    moved: Flags,
     reference: int,
     settings: Aidc,
     order: NDArray[np.intp],
-) -> NDArray[np.float32]:
+) -> Floats:
     known = (
         groups.mjs is not None and not settings.reference and not groups.reference and settings.gamma == groups.gamma
     )
@@ -241,7 +237,7 @@ def _updated(
     return mjs
 
 
-def _order(s: NDArray[np.float64], h: NDArray[np.float64]) -> NDArray[np.intp]:
+def _order(s: Doubles, h: Doubles) -> NDArray[np.intp]:
     return lexicographic_order(np.column_stack([s, h]))
 
 
@@ -267,7 +263,7 @@ def _names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _own(name: str, vector: ArrayLike, floor: float, channels: int) -> tuple[NDArray[np.float64], float]:
+def _own(name: str, vector: ArrayLike, floor: float, channels: int) -> tuple[Doubles, float]:
     try:
         s = divergence.sparsity_vector(vector)
         if len(s) != channels:

@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from coterie.clustering.labels import NOISE, Labels, lasting_numbers
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import UserError
 from coterie.protocol.threads import one_thread
 
@@ -22,8 +23,6 @@ STARTS = 10
 BETTER = 0.05
 """Of the sum of squared distances, by which a fresh start must beat the last centres."""
 _CONSTANT = 1e-12  # of a column's largest value: a deviation below it is none
-
-Floats = NDArray[np.float64]
 
 
 class Clusters(msgspec.Struct, eq=False):
@@ -33,8 +32,8 @@ class Clusters(msgspec.Struct, eq=False):
 
     numbers: dict[str, int] = {}
     order: Labels = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))
-    centres: Floats = msgspec.field(default_factory=lambda: np.zeros((0, 0)))
-    weights: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
+    centres: Doubles = msgspec.field(default_factory=lambda: np.zeros((0, 0)))
+    weights: Doubles = msgspec.field(default_factory=lambda: np.zeros(0))
     following: int = 0
 
 
@@ -84,7 +83,7 @@ def nearest(clusters: Clusters, row: ArrayLike) -> int:
     return int(clusters.order[(((clusters.centres - point) * clusters.weights) ** 2).sum(axis=1).argmin()])
 
 
-def _checked(names: Sequence[str], features: ArrayLike, k: int, groups: Sequence[int] | None, least: int) -> Floats:
+def _checked(names: Sequence[str], features: ArrayLike, k: int, groups: Sequence[int] | None, least: int) -> Doubles:
     rows = np.asarray(features, np.float64)
     if k < 1 or least < 1:
         raise UserError(f"clusters and their members must be at least 1, not {k} and {least}")
@@ -99,7 +98,7 @@ def _checked(names: Sequence[str], features: ArrayLike, k: int, groups: Sequence
     return rows
 
 
-def _weights(rows: Floats, groups: Sequence[int] | None) -> Floats:
+def _weights(rows: Doubles, groups: Sequence[int] | None) -> Doubles:
     largest = np.abs(rows).max(axis=0)
     scaled = rows / np.where(largest > 0, largest, 1.0)  # no overflow in squares
     spread = scaled.std(axis=0)
@@ -112,12 +111,12 @@ def _weights(rows: Floats, groups: Sequence[int] | None) -> Floats:
     return weights
 
 
-def _kept(before: Clusters, rows: Floats, weights: Floats, count: int) -> Floats | None:
+def _kept(before: Clusters, rows: Doubles, weights: Doubles, count: int) -> Doubles | None:
     fits = before.centres.shape == (count, rows.shape[1])
     return before.centres * weights if fits else None
 
 
-def _labels(points: Floats, count: int, kept: Floats | None, seed: int) -> Labels:
+def _labels(points: Doubles, count: int, kept: Doubles | None, seed: int) -> Labels:
     import sklearn.cluster as of
     from sklearn.exceptions import ConvergenceWarning
 
@@ -141,7 +140,7 @@ def _filled(labels: Labels, count: int) -> Labels:
     return labels
 
 
-def _supplied(points: Floats, labels: Labels, least: int) -> Labels:
+def _supplied(points: Doubles, labels: Labels, least: int) -> Labels:
     labels = labels.copy()
     while (sizes := np.bincount(labels)).min() < least:
         small = int(sizes.argmin())

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from coterie.protocol.arrays import Array
 
 NOISE = -1
 Labels = NDArray[np.int64]
 
 
-def by_first_row(labels: NDArray[Any]) -> Labels:
+def by_first_row(labels: Array) -> Labels:
     """Numbered 0, 1, ... by their first row, (n,)."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].astype(np.int64)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clustering.labels import NOISE, Labels
+from coterie.protocol.arrays import Array, Doubles
 
 _BLOCK = 1024  # devices at a time
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,17 @@ class Change:
     value: float
 
 
-def mean_between(d: NDArray[Any], first: NDArray[Any], second: NDArray[Any]) -> float:
+def mean_between(d: Array, first: Array, second: Array) -> float:
     """Eq. (7)."""
     return float(d[np.ix_(first, second)].mean(dtype=np.float64))
 
 
-def heterogeneity(d: NDArray[Any], members: NDArray[Any], diagonal: bool = True) -> float:
+def heterogeneity(d: Array, members: Array, diagonal: bool = True) -> float:
     """Eq. (8); without ``diagonal``, of pairs of two devices (0 for one device)."""
     return _within(float(d[np.ix_(members, members)].sum(dtype=np.float64)), len(members), diagonal)
 
 
-def sums_between(d: NDArray[Any], labels: Labels, clusters: int) -> Floats:
+def sums_between(d: Array, labels: Labels, clusters: int) -> Doubles:
     """(clusters, clusters) sums of divergences between clusters, and within them."""
     from scipy.sparse import csr_array
 
@@ -56,7 +55,7 @@ def sums_between(d: NDArray[Any], labels: Labels, clusters: int) -> Floats:
     return sums
 
 
-def merged(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[Change]]:
+def merged(d: Array, labels: Labels, below: float) -> tuple[Labels, list[Change]]:
     """Eq. (7): the two nearest clusters become one while their mean divergence is below ``below``."""
     count = int(labels.max(initial=NOISE)) + 1
     members = [np.flatnonzero(labels == k) for k in range(count)]
@@ -85,7 +84,7 @@ def merged(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[
     return _labelled(len(d), members), changes
 
 
-def split(d: NDArray[Any], labels: Labels, above: float, diagonal: bool = True) -> tuple[Labels, list[Change]]:
+def split(d: Array, labels: Labels, above: float, diagonal: bool = True) -> tuple[Labels, list[Change]]:
     """Eq. (8): a cluster whose mean divergence is above ``above`` is divided, and its parts in turn, by the nearer
     of its two most different devices.
     """
@@ -110,7 +109,7 @@ def split(d: NDArray[Any], labels: Labels, above: float, diagonal: bool = True) 
 
 
 def settled(
-    d: NDArray[Any], labels: Labels, theta_merge: float, theta_split: float, diagonal: bool, passes: int
+    d: Array, labels: Labels, theta_merge: float, theta_split: float, diagonal: bool, passes: int
 ) -> tuple[Labels, list[Change]]:
     """Merges and splits in turn until nothing changes, or ``passes`` times."""
     changes: list[Change] = []
@@ -170,7 +169,7 @@ def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) 
 
 
 def differences(
-    names: Sequence[str], d: NDArray[Any], before: Labels, after: Labels, gone: Sequence[tuple[str, int]]
+    names: Sequence[str], d: Array, before: Labels, after: Labels, gone: Sequence[tuple[str, int]]
 ) -> tuple[Event, ...]:
     """Between two clusterings with lasting numbers.
 
@@ -202,7 +201,7 @@ def differences(
     return tuple(found)
 
 
-def _event(kind: Kind, clusters: tuple[int, ...], names: Sequence[str], rows: NDArray[Any], value: float) -> Event:
+def _event(kind: Kind, clusters: tuple[int, ...], names: Sequence[str], rows: Array, value: float) -> Event:
     return Event(kind, clusters, tuple(names[i] for i in rows), value)
 
 
@@ -211,7 +210,7 @@ def _most(labels: Labels) -> int:
     return int(numbers[counts.argmax()])
 
 
-def _to_others(d: NDArray[Any], labels: Labels, i: int) -> float:
+def _to_others(d: Array, labels: Labels, i: int) -> float:
     others = np.flatnonzero(labels == labels[i])
     others = others[others != i]
     return mean_between(d, np.array([i]), others) if others.size else 0.0

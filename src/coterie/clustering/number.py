@@ -8,13 +8,13 @@ Marron, JASA 2008; Torgerson's classical scaling), and at most .6 of their mean.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from coterie.clustering.affinity import Gamma, Kernel, affinity, pairwise_distances
 from coterie.clustering.spectral import canonical_order, distance_matrix, embedding, unit_rows
+from coterie.protocol.arrays import Array, Doubles, Integers
 from coterie.protocol.errors import UserError
 from coterie.protocol.threads import one_thread
 
@@ -23,15 +23,9 @@ MOST_SPREAD = 0.6
 SMALLEST = 3
 _STEPS = 10  # of k-means
 
-Floats = NDArray[np.float64]
-
 
 def count_clusters(
-    distances: NDArray[Any],
-    rng: np.random.Generator,
-    gamma: Gamma = 0.5,
-    kernel: Kernel = "laplacian",
-    smallest: int = SMALLEST,
+    distances: Array, rng: Generator, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", smallest: int = SMALLEST
 ) -> int:
     """Among n rows with distances (n, n); 1 where none stand out.
 
@@ -46,7 +40,7 @@ def count_clusters(
         return _count(distances[np.ix_(order, order)], rng, gamma, kernel, smallest)
 
 
-def _count(distances: Floats, rng: np.random.Generator, gamma: Gamma, kernel: Kernel, smallest: int) -> int:
+def _count(distances: Doubles, rng: Generator, gamma: Gamma, kernel: Kernel, smallest: int) -> int:
     eigenvalues, vectors = embedding(affinity(distances, gamma, kernel))
     gaps = np.diff(eigenvalues)[1 : len(distances) // smallest]  # after the second, the third, ...
     for c in 2 + np.argsort(-gaps, kind="stable"):
@@ -66,7 +60,7 @@ def _count(distances: Floats, rng: np.random.Generator, gamma: Gamma, kernel: Ke
     return sum(_count(distances[np.ix_(own, own)], rng, gamma, kernel, smallest) for own in inside)
 
 
-def _share_within(vectors: Floats, c: int) -> tuple[float, NDArray[np.int64]]:
+def _share_within(vectors: Doubles, c: int) -> tuple[float, Integers]:
     from scipy.cluster.vq import kmeans2
     from scipy.linalg import qr
 
@@ -80,7 +74,7 @@ def _share_within(vectors: Floats, c: int) -> tuple[float, NDArray[np.int64]]:
     return float(within / total) if total > 0 else 1.0, labels.astype(np.int64)
 
 
-def _principal_variances(distances: Floats) -> Floats:
+def _principal_variances(distances: Doubles) -> Doubles:
     squares = np.square(distances)
     centred = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
     return np.maximum(np.linalg.eigvalsh(-centred / 2), 0) / max(len(distances) - 1, 1)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.clustering.affinity import lexicographic_order, pairwise_distances
 from coterie.clustering.spectral import soft_spectral_from_distances, unit_rows, without_small_clusters
+from coterie.protocol.arrays import Array, Doubles, Flags, Integers
 from coterie.protocol.errors import UserError
 
 FEATURES = 64  # m: numbers that the public map makes of a sample
@@ -32,8 +32,6 @@ NOTHING = 1e-6  # a signature of length 1 that is no further from the centre is 
 HOLDERS = 3  # a label that fewer clients hold is not looked at: the sum would show the two who hold it to each other
 SMALLEST = 3
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class Reference:
@@ -41,12 +39,12 @@ class Reference:
     ignored.
     """
 
-    means: Floats
-    whiten: Floats
-    kept: NDArray[np.bool_]
+    means: Doubles
+    whiten: Doubles
+    kept: Flags
 
 
-def mapped(x: NDArray[Any]) -> Floats:
+def mapped(x: Array) -> Doubles:
     """The public map: samples (n, ...) -> (n, FEATURES), within +-BOUND. Fewer numbers are padded with zeros, more
     projected by random signs from a public seed (Achlioptas, 2003).
     """
@@ -57,12 +55,12 @@ def mapped(x: NDArray[Any]) -> Floats:
 
 
 @lru_cache(maxsize=4)
-def _signs(size: int) -> Floats:
+def _signs(size: int) -> Doubles:
     signs = np.random.default_rng(size).integers(0, 2, (size, FEATURES), np.int8)
     return np.asarray((2.0 * signs - 1) / np.sqrt(size))
 
 
-def statistics(x: Floats, y: NDArray[Any], kept: NDArray[np.bool_]) -> Floats:
+def statistics(x: Doubles, y: Array, kept: Flags) -> Doubles:
     """A client's term of the sums: shares of the labels, their sums of x, and second moments.
 
     x: (n, m) of ``mapped``.  y: (n,) int labels.  kept: (labels,) bool.
@@ -80,7 +78,7 @@ def statistics_size(labels: int) -> int:
     return labels * (1 + FEATURES) + FEATURES * (FEATURES + 1) // 2
 
 
-def reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
+def reference(total: Doubles, kept: Flags) -> Reference:
     """From the sum of all ``statistics``: M_c, and W = (within-label covariance + RIDGE x its mean
     eigenvalue)^(-1/2). Raises UserError for an impossible sum.
     """
@@ -103,7 +101,7 @@ def reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
     return Reference(means, (vectors / np.sqrt(scale)) @ vectors.T, used)
 
 
-def signature(x: Floats, y: NDArray[Any], to: Reference) -> Floats:
+def signature(x: Doubles, y: Array, to: Reference) -> Doubles:
     """Of samples x (n, m) with labels y (n,): ((labels + 1) m,) float64 of length 1, or 0.
 
     A block sqrt(n_c) W (mean_c - M_c) for each label, then the shared sum_c n_c W (mean_c - M_c) / sqrt(n).
@@ -118,7 +116,7 @@ def signature(x: Floats, y: NDArray[Any], to: Reference) -> Floats:
     return np.asarray(unit_rows(np.vstack([blocks, pooled]).reshape(1, -1))[0])
 
 
-def halves(y: NDArray[Any], rng: np.random.Generator) -> NDArray[np.bool_]:
+def halves(y: Array, rng: np.random.Generator) -> Flags:
     """(n,) bool, samples of the first half: half of each label, odd ones alternating."""
     first = np.zeros(len(y), bool)
     order = rng.permutation(len(y))
@@ -133,9 +131,9 @@ class FoundGroups(msgspec.Struct, frozen=True, eq=False):
     why: why there are fewer groups, or "".
     """
 
-    labels: NDArray[np.int64]
-    centre: Floats
-    directions: Floats
+    labels: Integers
+    centre: Doubles
+    directions: Doubles
     quality: float
     eigenvalues: tuple[float, ...]
     why: str
@@ -146,7 +144,7 @@ class FoundGroups(msgspec.Struct, frozen=True, eq=False):
 
 
 def find_groups(
-    rows: Floats, rng: np.random.Generator, groups: int | Literal["auto"] = "auto", smallest: int = SMALLEST
+    rows: Doubles, rng: np.random.Generator, groups: int | Literal["auto"] = "auto", smallest: int = SMALLEST
 ) -> FoundGroups:
     """rows: (n, 2d), a client's two halves, projected or not, with any common vector added.
 
@@ -176,7 +174,7 @@ def find_groups(
     return FoundGroups(labels[back], centre, directions, quality, eigenvalues, why)
 
 
-def plausible(rows: Floats) -> NDArray[np.bool_]:
+def plausible(rows: Doubles) -> Flags:
     """(n,) bool, which rows (n, 2d) lie as near most others as signatures must."""
     # halves of length 1 are at most 2 apart, nearly so after projection
     parts = np.split(rows, 2, axis=1)
@@ -184,28 +182,28 @@ def plausible(rows: Floats) -> NDArray[np.bool_]:
     return np.asarray(np.median(furthest, axis=1) <= FURTHEST)
 
 
-def within_reach(row: Floats, found: FoundGroups) -> bool:
+def within_reach(row: Doubles, found: FoundGroups) -> bool:
     """Whether a newcomer's row (2d,) can be a signature."""
     return bool(max(np.linalg.norm(half) for half in np.split(row - found.centre, 2)) <= FURTHEST)
 
 
-def centred(rows: Floats, centre: Floats) -> tuple[Floats, Floats]:
+def centred(rows: Doubles, centre: Doubles) -> tuple[Doubles, Doubles]:
     """Both halves of rows (n, 2d) minus the centre, at length 1: two (n, d)."""
     first, second = (np.where(_long(half), half, 0.0) for half in np.split(rows - centre, 2, axis=1))
     return unit_rows(first), unit_rows(second)
 
 
-def _long(half: Floats) -> NDArray[np.bool_]:
+def _long(half: Doubles) -> Flags:
     return np.asarray(np.linalg.norm(half, axis=1, keepdims=True) > NOTHING)
 
 
-def placed(rows: Floats, found: FoundGroups) -> NDArray[np.int64]:
+def placed(rows: Doubles, found: FoundGroups) -> Integers:
     """(n,) the group in whose direction each newcomer's row (2d,) points most."""
     together = np.concatenate(centred(rows, found.centre), axis=1)
     return np.asarray(np.argmax(together @ found.directions.T, axis=1), np.int64)
 
 
-def standing_out(products: Floats, rng: np.random.Generator, most: int) -> tuple[float, ...]:
+def standing_out(products: Doubles, rng: np.random.Generator, most: int) -> tuple[float, ...]:
     """At most so many eigenvalues of the products (n, n) of first with second halves.
 
     The first must exceed the FIRST quantile of the largest eigenvalues of DRAWS products with random signs, the others
@@ -228,7 +226,7 @@ def standing_out(products: Floats, rng: np.random.Generator, most: int) -> tuple
     return tuple(found)
 
 
-def guarded(products: Floats, labels: NDArray[np.int64]) -> float:
+def guarded(products: Doubles, labels: Integers) -> float:
     """q: the mean product of a client's own halves over that of two clients in one group; NaN for 0 / 0."""
     same = labels[:, None] == labels
     np.fill_diagonal(same, False)
@@ -237,11 +235,11 @@ def guarded(products: Floats, labels: NDArray[np.int64]) -> float:
         return float(np.float64(np.diag(products).mean()) / within)
 
 
-def _symmetric(products: Floats) -> Floats:
+def _symmetric(products: Doubles) -> Doubles:
     return (products + products.T) / 2
 
 
-def _divided(together: Floats, groups: int, smallest: int) -> tuple[NDArray[np.int64], str]:
+def _divided(together: Doubles, groups: int, smallest: int) -> tuple[Integers, str]:
     if groups == 1:
         return np.zeros(len(together), np.int64), ""
     distances = pairwise_distances(unit_rows(together)) ** 2 / 2  # 1 - cosine, and exactly 0 between equal rows
@@ -253,5 +251,5 @@ def _divided(together: Floats, groups: int, smallest: int) -> tuple[NDArray[np.i
     return np.unique(phi.argmax(axis=1), return_inverse=True)[1].astype(np.int64), soft.fewer_because
 
 
-def _direction(first: Floats, second: Floats) -> Floats:
+def _direction(first: Doubles, second: Doubles) -> Doubles:
     return np.concatenate([unit_rows(half.mean(axis=0, keepdims=True))[0] for half in (first, second)])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +18,11 @@ from numpy.typing import NDArray
 from coterie.clustering import affinity as of
 from coterie.clustering.affinity import Gamma, Kernel, affinity
 from coterie.clustering.labels import by_first_row
+from coterie.protocol.arrays import Array, Doubles, Flags, Integers
 from coterie.protocol.errors import UserError
 from coterie.protocol.threads import one_thread
 
 KMEANS_STARTS = 10
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +34,15 @@ class Soft:
     affinity: (n, n) float64, A of eq. (8).  fewer_because: why c is smaller than asked for, or ``""``.
     """
 
-    labels: NDArray[np.int64]
-    closeness: Floats
-    membership: NDArray[np.bool_]
-    affinity: Floats
+    labels: Integers
+    closeness: Doubles
+    membership: Flags
+    affinity: Doubles
     fewer_because: str
 
 
 def soft_spectral(
-    rows: NDArray[Any], clusters: int, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", *, literal: bool = False
+    rows: Array, clusters: int, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", *, literal: bool = False
 ) -> Soft:
     """Algorithm 2 over rows (n, d) real: flat models or sketches.
 
@@ -58,7 +57,7 @@ def soft_spectral(
 
 
 def soft_spectral_from_distances(
-    distances: NDArray[Any], clusters: int, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", *, literal: bool = False
+    distances: Array, clusters: int, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", *, literal: bool = False
 ) -> Soft:
     """`soft_spectral` of distances (n, n) alone. Where these can't tell rows apart the order of the input decides.
     Raises UserError for impossible distances.
@@ -74,7 +73,7 @@ def soft_spectral_from_distances(
     return _reordered(soft, order)
 
 
-def canonical_order(distances: Floats) -> NDArray[np.intp]:
+def canonical_order(distances: Doubles) -> NDArray[np.intp]:
     """It follows from the distances (n, n), not from their order."""
     rank = _dense_rank(np.sort(distances, axis=1))
     while (counts := np.bincount(rank)).max() > 1:
@@ -84,14 +83,14 @@ def canonical_order(distances: Floats) -> NDArray[np.intp]:
     return np.argsort(rank)
 
 
-def soft_membership(closeness: Floats) -> NDArray[np.bool_]:
+def soft_membership(closeness: Doubles) -> Flags:
     """Algorithm 2's last step: (n, c) where closeness a_jk reaches the row's budget, its mean."""
     budget = closeness.mean(axis=1)
     budget = np.minimum(budget, closeness.max(axis=1))  # the mean of equal numbers may be rounded up beyond them
     return np.asarray(closeness >= budget[:, None])
 
 
-def without_small_clusters(soft: Soft, minimum: int) -> NDArray[np.bool_]:
+def without_small_clusters(soft: Soft, minimum: int) -> Flags:
     """phi (n, c) without clusters of fewer than ``minimum`` rows, but for one. A row that loses its last cluster
     joins the closest other. Raises UserError for minimum < 1.
     """
@@ -111,7 +110,7 @@ def without_small_clusters(soft: Soft, minimum: int) -> NDArray[np.bool_]:
         phi[homeless, others[soft.closeness[np.ix_(homeless, others)].argmax(axis=1)]] = True
 
 
-def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel, literal: bool) -> Soft:
+def _algorithm_2(distances: Doubles, clusters: int, gamma: Gamma, kernel: Kernel, literal: bool) -> Soft:
     n = len(distances)
     distinct = n - int((np.tril(distances == 0, -1).any(axis=1)).sum())  # rows unlike every row before them
     c = min(clusters, distinct)
@@ -131,7 +130,7 @@ def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel,
     return Soft(labels, a, soft_membership(a), A, "; ".join(reasons))
 
 
-def embedding(A: Floats, D: Floats | None = None) -> tuple[Floats, Floats]:
+def embedding(A: Doubles, D: Doubles | None = None) -> tuple[Doubles, Doubles]:
     """Eigenvalues (n,), ascending, and eigenvectors (n, n), as columns, of L_norm = D^-1/2 (D - A) D^-1/2.
 
     A: (n, n).  D: (n,), by default the row sums of A.
@@ -141,18 +140,18 @@ def embedding(A: Floats, D: Floats | None = None) -> tuple[Floats, Floats]:
     return _eigenvectors(scale[:, None] * (np.diag(D) - A) * scale)
 
 
-def _eigenvectors(symmetric: Floats) -> tuple[Floats, Floats]:
+def _eigenvectors(symmetric: Doubles) -> tuple[Doubles, Doubles]:
     values, vectors = np.linalg.eigh(symmetric)
     largest = np.abs(vectors).argmax(axis=0)
     return values, vectors * np.where(vectors[largest, np.arange(len(vectors))] < 0, -1.0, 1.0)
 
 
-def unit_rows(vectors: Floats) -> Floats:
+def unit_rows(vectors: Doubles) -> Doubles:
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(length > 0, length, 1.0)
 
 
-def _kmeans(points: Floats, clusters: int) -> NDArray[np.int64]:
+def _kmeans(points: Doubles, clusters: int) -> Integers:
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
@@ -168,11 +167,11 @@ def _reordered(soft: Soft, order: NDArray[np.intp]) -> Soft:
     return replace(soft, **rows, affinity=soft.affinity[np.ix_(back, back)])
 
 
-def _dense_rank(keys: Floats) -> NDArray[np.intp]:
+def _dense_rank(keys: Doubles) -> NDArray[np.intp]:
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def distance_matrix(distances: NDArray[Any]) -> Floats:
+def distance_matrix(distances: Array) -> Doubles:
     matrix = np.asarray(distances, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
         raise UserError(f"distances must be a non-empty square matrix, not of shape {matrix.shape}")

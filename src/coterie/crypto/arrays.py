@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -62,6 +62,13 @@ class PublicArrays(KeyArrays, Protocol):
     def from_arrays(self, arrays: Sequence[Any]) -> Any: ...
     def pack(self, a: Array, form: Form) -> Sequence[Any]: ...
     def unpack(self, body: memoryview, tally: Tally) -> Array: ...
+
+
+class Immutable:
+    """A copy is itself."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
 
 class ArrayVectors:

@@ -31,14 +31,15 @@ from os import urandom
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from coterie.crypto import ckks_arrays, twins, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
 from coterie.crypto.ckks_parameters import ParameterSet, named
-from coterie.crypto.packing import Floats, as_vector
+from coterie.crypto.packing import as_vector
 from coterie.crypto.tally import Form, Tally, integer_weight
 from coterie.crypto.vector import BlindedVector, Key, Mask
+from coterie.protocol.arrays import Doubles, Integers
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 
 SANITISING_BITS = 12
@@ -155,7 +156,7 @@ class CipherVector(vector.CipherVector):
         *,
         constant: bool = False,
         at_most: int | None = None,
-        taps: NDArray[np.int64] | None = None,
+        taps: Integers | None = None,
     ) -> CipherVector:
         """The dot product with a ``conjugated`` vector: a scalar, one level lower, whose terms are the product of both
         vectors'.
@@ -217,7 +218,7 @@ class CipherVector(vector.CipherVector):
         self._travels()
         return vector.CipherVector.to_bytes(self.rescaled())
 
-    def _plain(self, values: ArrayLike) -> tuple[Floats, int]:
+    def _plain(self, values: ArrayLike) -> tuple[Doubles, int]:
         form = self.tally.form
         if form.conjugated or form.constant:
             raise CryptoError(f"a {form} takes no known values: add them before it is conjugated or multiplied")
@@ -276,7 +277,7 @@ class Encrypts(ABC):
         parameters: ParameterSet = self.arrays.space
         return parameters
 
-    def prepared(self, values: ArrayLike, level: int | None = None) -> tuple[Floats, Tally]:
+    def prepared(self, values: ArrayLike, level: int | None = None) -> tuple[Doubles, Tally]:
         """Raises CapacityError naming a value that doesn't fit."""
         form = self.parameters.fresh_at(level)
         array = self.parameters.checked(values, form)
@@ -350,7 +351,7 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     def public(self) -> PublicKey:
         return PublicKey(self.arrays.public)
 
-    def decrypt(self, cipher: CipherVector) -> Floats:
+    def decrypt(self, cipher: CipherVector) -> Doubles:
         """The ``(d,) float64`` values, approximately, or sums of ``cipher.terms`` of them.
 
         Raises KeyMismatchError for another key's vector, and CiphertextError for what honest parties can't encrypt.

@@ -24,10 +24,10 @@ from tenseal.sealapi import GaloisKeys, RelinKeys  # type: ignore[import-untyped
 from coterie.crypto import residues
 from coterie.crypto.arrays import ArrayVectors, CiphertextError, Halves, RandomBytes, drawn
 from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, ParameterSet
-from coterie.crypto.packing import Floats
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import Handle, Ring, ring
 from coterie.crypto.tally import Form, Tally
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import DecodeError
 
 Opened = tuple[Residues, Residues]  # as it was opened, and with noise for other keys
@@ -52,13 +52,13 @@ class Public(ArrayVectors):
     def without_products(self) -> Public:
         return replace(self, relinearise=self.relinearise[:0])
 
-    def encrypt(self, values: Floats, form: Form) -> Residues:
+    def encrypt(self, values: Doubles, form: Form) -> Residues:
         return self._fresh(self.ring.encoded(values, form), form)
 
     def add(self, a: Residues, b: Residues, form: Form) -> Residues:
         return residues.add(a, b, self._moduli(form))
 
-    def add_plain(self, a: Residues, values: Floats, form: Form) -> Residues:
+    def add_plain(self, a: Residues, values: Doubles, form: Form) -> Residues:
         total = a.copy()
         total[:, 0] = residues.add(total[:, 0], self.ring.encoded(values, form), self._moduli(form))
         return total
@@ -143,7 +143,7 @@ class Public(ArrayVectors):
 
     # ---- one-time pads (``pads``): one polynomial a ciphertext
 
-    def pad(self, values: Floats, pad: Residues, form: Form) -> Residues:
+    def pad(self, values: Doubles, pad: Residues, form: Form) -> Residues:
         """Encoded values plus a pad, ``(ciphertexts, limbs, N)``, without noise."""
         return residues.add(pad, self.ring.encoded(values, form), self._moduli(form))
 
@@ -222,13 +222,13 @@ class Secret(Halves):
         secret, pair, relinearise = ring(space).keygen(products)
         return cls(secret, Public(space, pair, relinearise))
 
-    def encrypt(self, values: Floats, form: Form) -> Residues:
+    def encrypt(self, values: Doubles, form: Form) -> Residues:
         made = self.public.ring
         fresh = made.zeros(self.encryptor.encrypt_zero_symmetric, self.space.ciphertexts(values.size), form.level)
         fresh[:, 0] = residues.add(fresh[:, 0], made.encoded(values, form), made.moduli_at(form.level))
         return fresh
 
-    def decrypt(self, a: Residues, tally: Tally) -> Floats:
+    def decrypt(self, a: Residues, tally: Tally) -> Doubles:
         """``(d,)`` values. Raises CiphertextError if an unused coefficient is not about 0."""
         form, made, plain = tally.form, self.public.ring, self._plain(a)
         if form.constant:

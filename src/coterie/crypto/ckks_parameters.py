@@ -30,8 +30,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.crypto.packing import Floats, as_vector, check_fit
+from coterie.crypto.packing import as_vector, check_fit
 from coterie.crypto.tally import Form, Tally
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import CryptoError, DecodeError, UserError
 
 FINGERPRINT_BYTES = 16
@@ -228,7 +229,7 @@ class ParameterSet:
     def limit(self, form: Form) -> float:
         return 1.0 if form.scalar else self.reach
 
-    def checked(self, values: ArrayLike, form: Form, terms: int = 1) -> Floats:
+    def checked(self, values: ArrayLike, form: Form, terms: int = 1) -> Doubles:
         """As ``(d,) float64``. Raises CapacityError naming the first that is not finite or too large."""
         array = as_vector(values, kinds="fiu").astype(np.float64)
         limit = terms * self.limit(form)
@@ -237,7 +238,7 @@ class ParameterSet:
         check_fit(array, np.abs(array) <= limit, "value", room)  # False for NaN, too
         return array
 
-    def plausible(self, values: Floats, tally: Tally) -> bool:
+    def plausible(self, values: Doubles, tally: Tally) -> bool:
         most = tally.terms * self.limit(tally.form) + self.tolerance(tally.terms, tally.form)
         return bool((np.abs(values) <= most).all())
 

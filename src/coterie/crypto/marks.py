@@ -22,14 +22,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.crypto import padded
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import OpeningKey, SealingKey
+from coterie.protocol.arrays import Words64
 from coterie.protocol.randomness import keystream
 
-Words = NDArray[np.uint64]
 MARK_BYTES = 16
 _MODULUS = 1 << 8 * MARK_BYTES
 
@@ -43,7 +42,7 @@ def mark(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes
     return (sum(terms) % _MODULUS).to_bytes(MARK_BYTES, "little")
 
 
-def pad(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes, length: int) -> Words:
+def pad(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes, length: int) -> Words64:
     """SECRET: (length,) words that add up to 0 with those of all others, as ``mark``."""
     total = np.zeros(length, np.uint64)
     for term, sign in _terms(key, name, others, "pad", of):
@@ -65,7 +64,7 @@ def add_up(marks: Iterable[bytes]) -> bool:
     return sum(int.from_bytes(one, "little") for one in marks) % _MODULUS == 0
 
 
-def masked(x: Words, own: bytes, key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes) -> Words:
+def masked(x: Words64, own: bytes, key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes) -> Words64:
     """y_u. own: b_u.  key: its public half is known to the others.  of: names the sum. Raises DecodeError as
     ``mark``.
     """
@@ -73,8 +72,8 @@ def masked(x: Words, own: bytes, key: OpeningKey, name: str, others: Mapping[str
 
 
 def unmasked(
-    total: Words, seeds: Iterable[bytes], gone: Mapping[str, OpeningKey], there: Mapping[str, SealingKey], of: bytes
-) -> Words:
+    total: Words64, seeds: Iterable[bytes], gone: Mapping[str, OpeningKey], there: Mapping[str, SealingKey], of: bytes
+) -> Words64:
     """The sum of x_u over ``there`` from that of y_u. seeds: their b_u.  gone: the keys of those that sent no y."""
     total = total.copy()
     for seed in seeds:

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto.one_hot import SEED_BYTES
+from coterie.protocol.arrays import Floats, Words
 from coterie.protocol.errors import CryptoError
 from coterie.protocol.randomness import Secrets, keystream
 
@@ -50,14 +51,13 @@ BLOCK = 8192
 _LIMB_BITS = 11  # a block's sums of numbers of so many bits are exact in float32
 _SIGNS = np.array([[(0, 1, 0, -1)[byte >> 2 * at & 3] for at in range(4)] for byte in range(256)], np.float32)
 
-Words = NDArray[np.uint32]
 Elements = list[int]
 
 
 # ---------------------------------------------------------------------------------------------------------- projections
 
 
-def signs(seed: bytes, block: int, held: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+def signs(seed: bytes, block: int, held: Floats | None = None) -> Floats:
     """(m, ``BLOCK``) columns of R, of which 16 bytes are the seed. held: where they go."""
     size = PROJECTIONS * BLOCK // 4
     stream = np.frombuffer(keystream(seed, size, (block * (size // 16)).to_bytes(16, "big")), np.uint8)

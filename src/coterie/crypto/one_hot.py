@@ -29,8 +29,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
-from numpy.typing import NDArray
 
+from coterie.protocol.arrays import Words
 from coterie.protocol.digests import sha256
 from coterie.protocol.errors import CryptoError
 from coterie.protocol.randomness import Secrets, keystream
@@ -38,8 +38,6 @@ from coterie.protocol.randomness import Secrets, keystream
 SEED_BYTES, CHECK_BYTES, TAG_BYTES = 16, 64, 32
 BLOCK = 1 << 14  # words at a time, so that the passes of one sum stay in the cache
 _ZEROS = memoryview(bytes(4 * BLOCK))
-
-Words = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -17,10 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto.tally import PLAIN, Form, Tally
+from coterie.protocol.arrays import Array, Doubles, Flags, Integers, Words64
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, UserError
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 PARAMETERS = {"paillier-2048": 2048, "paillier-3072": 3072}  # 112 and 128 bits of security
 Randomness = Literal["short", "full"]
@@ -86,7 +84,7 @@ class Lanes:
         check_fit(array, fits, "value", room)
         return scaled.astype(np.int64)
 
-    def dequantise(self, integers: ArrayLike) -> Floats:
+    def dequantise(self, integers: ArrayLike) -> Doubles:
         """``(d,) int64`` steps, or sums of them, to ``(d,) float64``; exact below 2^53 steps."""
         return np.asarray(integers, dtype=np.float64) / float(1 << self.fraction_bits)
 
@@ -217,7 +215,7 @@ class Words(Layout):
         return 32
 
 
-def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:
+def as_vector(values: ArrayLike, kinds: str) -> Array:
     """A flat non-empty array of one of these ``kinds`` of dtype. Raises CryptoError otherwise."""
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0:
@@ -228,14 +226,14 @@ def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:
     return array
 
 
-def check_fit(values: NDArray[Any], fits: NDArray[np.bool_], kind: str, room: str) -> None:
+def check_fit(values: Array, fits: Flags, kind: str, room: str) -> None:
     """Raises CapacityError naming the first value that doesn't fit ``room``."""
     if not fits.all():
         index = int(np.argmin(fits))
         raise CapacityError(f"{kind} {values[index]} at index {index} doesn't fit {room}")
 
 
-def _to_rows(lanes: NDArray[np.uint64], width: int) -> NDArray[np.uint8]:
+def _to_rows(lanes: Words64, width: int) -> NDArray[np.uint8]:
     count = lanes.shape[0]
     octets = lanes.astype("<u8").view(np.uint8).reshape(*lanes.shape, 8)
     if width % 8 == 0:
@@ -244,7 +242,7 @@ def _to_rows(lanes: NDArray[np.uint64], width: int) -> NDArray[np.uint8]:
     return np.packbits(bits.reshape(count, -1), axis=1, bitorder="little")
 
 
-def _from_rows(rows: NDArray[np.uint8], width: int, lanes: int) -> NDArray[np.uint64]:
+def _from_rows(rows: NDArray[np.uint8], width: int, lanes: int) -> Words64:
     count = rows.shape[0]
     octets = np.zeros((count, lanes, 8), dtype=np.uint8)
     if width % 8 == 0:

@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto.arrays import ArrayVectors, CiphertextError, Halves, RandomBytes, drawn
-from coterie.crypto.packing import SEALED_BYTES, Integers, Layout
+from coterie.crypto.packing import SEALED_BYTES, Layout
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SealError, SealingKey
 from coterie.crypto.sketch import SEED_BYTES, expanded
 from coterie.crypto.tally import Form, Tally
+from coterie.protocol.arrays import Integers
 from coterie.protocol.errors import DecodeError
 
 Machine = NDArray[Any]

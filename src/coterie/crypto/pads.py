@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import urandom
-from typing import Any, Self
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -25,6 +25,7 @@ from coterie.crypto import wire
 from coterie.crypto.arrays import RandomBytes, drawn
 from coterie.crypto.ckks import CipherVector, PublicKey, SecretKey
 from coterie.crypto.tally import Form, Tally
+from coterie.crypto.vector import BaseVector
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import CryptoError, DecodeError
 
@@ -38,12 +39,10 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Polynomials:
+class Polynomials(BaseVector):
     """One polynomial for each ciphertext: an addend of c_0."""
 
     key: PublicKey
-    tally: Tally
-    array: Any
 
     magic = b""
     seed_bytes = 0
@@ -51,10 +50,6 @@ class Polynomials:
     @property
     def seed(self) -> bytes:
         return b""
-
-    @property
-    def length(self) -> int:
-        return self.tally.length
 
     def to_bytes(self) -> bytes:
         scheme, form = self.key.scheme, self.tally.form
@@ -87,23 +82,13 @@ class Polynomials:
             raise DecodeError(f"{weighs(data)} bytes for {count} values: {whole} were expected")
         return Tally(fingerprint, count, form=wanted), held[_HEADER.size :]
 
-    def __len__(self) -> int:
-        return self.tally.length
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} key {self.tally.fingerprint.hex()[:8]} length {self.length}>"
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padded(Polynomials):
     magic = b"CoPd"
 
-    def __add__(self, other: Padded) -> Padded:
-        tally = self.tally.plus(other.tally, self.key.arrays.space.room)
-        return replace(self, tally=tally, array=self.key.arrays.add(self.array, other.array, tally.form))
+    def _sum(self, array: Any) -> Any:
+        return self.key.arrays.add(self.array, array, self.tally.form)
 
     @classmethod
     def from_bytes(cls, key: PublicKey, data: bytes, length: int | None = None) -> Padded:

@@ -32,6 +32,7 @@ from coterie.crypto.arrays import CiphertextError, RandomBytes
 from coterie.crypto.packing import PARAMETERS, RANDOMNESS
 from coterie.crypto.tally import Tally
 from coterie.crypto.vector import Mask
+from coterie.protocol.arrays import Doubles, Integers
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError, UserError
 
 # Measured per ciphertext; other sizes of keys by the cube.
@@ -75,7 +76,7 @@ def pads_keygen(
 class BlindedVector(vector.BlindedVector):
     key: PublicKey
 
-    def minus(self, other: BlindedVector) -> packing.Integers:
+    def minus(self, other: BlindedVector) -> Integers:
         """``(d,) int64``: the exact difference of the values under two vectors with the same mask.
 
         Raises CiphertextError if the masks differ or a lane is overfilled, CapacityError for too many terms.
@@ -103,7 +104,7 @@ class CipherVector(vector.CipherVector):
         """On the wire as long as a masked sum of ``count``, so that its own number does not show."""
         return self._made(self.tally, self.key.arrays.lengthened(self.array, count + 1))
 
-    def _plain(self, values: ArrayLike) -> tuple[packing.Integers, int]:
+    def _plain(self, values: ArrayLike) -> tuple[Integers, int]:
         return self.key.layout.lanes.quantise(values), 1
 
 
@@ -175,7 +176,7 @@ class SecretKey(vector.SecretKey[CipherVector]):
     def encrypt(self, values: ArrayLike) -> CipherVector:
         return self.public.encrypt(values)
 
-    def decrypt(self, cipher: CipherVector) -> packing.Floats:
+    def decrypt(self, cipher: CipherVector) -> Doubles:
         """The ``(d,) float64`` values, or sums of ``cipher.terms`` of them.
 
         Raises KeyMismatchError, CryptoError if masks are inside, and CiphertextError for what honest parties can't
@@ -183,7 +184,7 @@ class SecretKey(vector.SecretKey[CipherVector]):
         """
         return self.layout.lanes.dequantise(self.decrypt_integers(cipher))
 
-    def decrypt_integers(self, cipher: CipherVector) -> packing.Integers:
+    def decrypt_integers(self, cipher: CipherVector) -> Integers:
         """As ``decrypt``: ``(d,) int64`` steps of ``2^-fraction_bits``."""
         ours = self._openable(cipher, masked=False)
         values = self.arrays.decrypt(ours.array, ours.tally)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from coterie.crypto.arrays import CiphertextError, Halves, RandomBytes, drawn
 from coterie.crypto.bigint import Number, blum_prime, fixed_base_table, not_a_unit, random_unit, short_noise, spread
-from coterie.crypto.packing import NOT_OF_MODELS, RANDOMNESS, Integers, Layout
+from coterie.crypto.packing import NOT_OF_MODELS, RANDOMNESS, Layout
 from coterie.crypto.tally import Form, Tally
+from coterie.protocol.arrays import Integers
 from coterie.protocol.errors import DecodeError
 
 Units = tuple[Number, ...]

@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike
 
 from coterie.crypto import ckks
 from coterie.crypto.bigint import cores
-from coterie.crypto.packing import Floats
 from coterie.crypto.vector import CipherVector
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import CryptoError, PeerError, RunError, UserError
 
 Outcome = CipherVector | CryptoError | PeerError
@@ -47,7 +47,7 @@ def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = 
     if processes is not None and processes < 1:
         raise UserError(f"{processes} processes can't encrypt: take at least 1")
     results: dict[int, Outcome] = {}
-    away: list[tuple[int, Any, Floats]] = []
+    away: list[tuple[int, Any, Doubles]] = []
     work_s = 0.0
     for index, (key, values) in enumerate(jobs):
         try:
@@ -76,7 +76,7 @@ class _Worker:
         )
         self._to, self._back = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
 
-    def encrypt(self, key: Any, array: Floats) -> CipherVector:
+    def encrypt(self, key: Any, array: Doubles) -> CipherVector:
         public: ckks.PublicKey = key.public
         try:
             _send(self._to, _written(key))
@@ -105,7 +105,7 @@ class _Pool:
         self._owner = os.getpid()
         self._lock = Lock()
 
-    def encrypt(self, jobs: Sequence[tuple[int, Any, Floats]], count: int) -> dict[int, CipherVector]:
+    def encrypt(self, jobs: Sequence[tuple[int, Any, Doubles]], count: int) -> dict[int, CipherVector]:
         with self._lock:
             if self._owner != os.getpid():  # a fork: the workers are the parent's
                 self._workers, self._owner = [], os.getpid()
@@ -118,7 +118,7 @@ class _Pool:
             for worker in self._workers[:count]:
                 free.put(worker)
 
-            def run(job: tuple[int, Any, Floats]) -> tuple[int, CipherVector]:
+            def run(job: tuple[int, Any, Doubles]) -> tuple[int, CipherVector]:
                 index, key, array = job
                 worker = free.get()
                 try:

@@ -20,14 +20,13 @@ import gmpy2
 import numpy as np
 import tenseal.sealapi as sealapi  # type: ignore[import-untyped]
 import zstandard
-from numpy.typing import NDArray
 
 from coterie.crypto import residues
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks_parameters import ParameterSet
-from coterie.crypto.packing import Floats
 from coterie.crypto.residues import Residues
 from coterie.crypto.tally import Form
+from coterie.protocol.arrays import Array, Doubles, Integers
 from coterie.protocol.errors import RunError, UserError
 
 Handle = Any  # an object of SEAL, which has no types
@@ -131,7 +130,7 @@ class Ring:
     def unit(self, form: Form) -> float:
         return self.scale(form) / (1.0 if form.scalar else self.parameters.spread)
 
-    def encoded(self, values: Floats, form: Form) -> Residues:
+    def encoded(self, values: Doubles, form: Form) -> Residues:
         """``(ciphertexts, limbs, N)``: ``(d,)`` values as coefficients; a scalar as a constant."""
         moduli, scaled = self.moduli_at(form.level), values * self.unit(form)
         if form.scalar:
@@ -141,7 +140,7 @@ class Ring:
         padded[: values.size] = scaled
         return self.ntt(residues.of_floats(padded.reshape(-1, self.parameters.degree), moduli))
 
-    def decoded(self, polynomials: Residues, unit: float) -> Floats:
+    def decoded(self, polynomials: Residues, unit: float) -> Doubles:
         """``(count, N)``: coefficients of ``(count, limbs, N)``, over ``unit``."""
         return residues.balanced(self.ntt(polynomials, inverse=True), self.moduli[: polynomials.shape[1]]) / unit
 
@@ -224,7 +223,7 @@ class Ring:
         prepared: Residues,
         form: Form,
         constant: bool = False,
-        taps: NDArray[np.int64] | None = None,
+        taps: Integers | None = None,
     ) -> Residues:
         """The dot product with a conjugated vector, ``(1, 2, limbs - 1, N)``, as a constant.
 
@@ -268,13 +267,13 @@ class Ring:
                 self.evaluator.add_inplace(total, product)
         return total
 
-    def transformed(self, coefficients: NDArray[np.int64], level: int) -> Residues:
+    def transformed(self, coefficients: Integers, level: int) -> Residues:
         """Integer polynomials ``(count, N)`` in NTT form, ``(count, limbs, N)``."""
         moduli, each = self.moduli_at(level).astype(np.int64), coefficients[:, None]
         small = bool((np.abs(coefficients) < moduli.min()).all())
         return self.ntt(np.where(each < 0, each + moduli, each) if small else each % moduli)
 
-    def ntt(self, polynomials: NDArray[Any], inverse: bool = False) -> Residues:
+    def ntt(self, polynomials: Array, inverse: bool = False) -> Residues:
         level, out = polynomials.shape[1] - 1, np.empty(polynomials.shape, dtype=np.uint64)
         turn = self.evaluator.transform_from_ntt_inplace if inverse else self.evaluator.transform_to_ntt_inplace
         template, cipher = self._template(Form(level), ntt=inverse), self._cipher()

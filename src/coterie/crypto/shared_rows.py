@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto.one_hot import BLOCK, move
+from coterie.protocol.arrays import Doubles, Flags, Words
 from coterie.protocol.digests import sha256
 from coterie.protocol.errors import CryptoError, UserError
 from coterie.protocol.randomness import Secrets
@@ -39,9 +40,6 @@ ROOM = 1 << 30
 NOISE_ROOM = 128
 FINEST, COARSEST = 1 << 17, 1 << 10
 """Steps that a length of C has."""
-
-Words = NDArray[np.uint32]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,7 @@ class Grid:
         one = self.steps**2 + self.length / 4 + self.steps + self.length**0.5 / 2
         return float((self.parts * one) ** 0.5)
 
-    def words(
-        self, change: Floats, weight: float, rng: np.random.Generator, apart: NDArray[np.bool_] | None = None
-    ) -> Words:
+    def words(self, change: Doubles, weight: float, rng: np.random.Generator, apart: Flags | None = None) -> Words:
         """(d,) words of a change (d,), clipped and rounded at random (1). apart: what is clipped by itself.
 
         rng: need not be secret: nobody sees x but in sums. Raises CryptoError for an impossible change.
@@ -103,7 +99,7 @@ class Grid:
             if total <= self.longest**2:
                 return x.view(np.uint32)
 
-    def whole(self, model: Floats, weight: float, clients: int) -> tuple[Words, bool]:
+    def whole(self, model: Doubles, weight: float, clients: int) -> tuple[Words, bool]:
         """(d + 1,) words of a whole model less the start (d,), and of its weight, and whether some were cut to fit."""
         # x has w S (model - start) on top, and rows one more word, to which w S C is added: so members begin from the
         # mean.
@@ -111,17 +107,17 @@ class Grid:
         exact = np.rint(np.append(model / self.clip, 1.0) * (weight * self.steps))
         return np.clip(exact, -most, most).astype(np.int64).astype(np.uint32), bool((np.abs(exact) > most).any())
 
-    def change(self, total: NDArray[np.int32], weight: int) -> Floats:
+    def change(self, total: NDArray[np.int32], weight: int) -> Doubles:
         """(d,) the mean change of a group since its rows began (3). weight: D_g, in sixteenths."""
         return np.asarray(total * (self.clip / self.steps / weight), np.float64)
 
-    def mean(self, change: Floats) -> Floats:
+    def mean(self, change: Doubles) -> Doubles:
         """(d,) the mean model less the start, of a ``change`` (d + 1,) of whole models; 0 if nobody sent one."""
         there = change[-1] / self.clip
         return change[:-1] / there if there > 1 / PARTS else np.zeros(len(change) - 1)
 
 
-def squares(x: Floats) -> float:
+def squares(x: Doubles) -> float:
     # The threads of BLAS, once woken, stay busy for longer than this takes.
     return float(np.einsum("i,i", x, x))
 

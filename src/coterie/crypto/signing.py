@@ -27,8 +27,8 @@ from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 
 Field = bytes | bytearray | memoryview | int | str
 KEY_BYTES = 32
-OVERHEAD_BYTES = 48
-"""Of sealed bytes: the ephemeral key (32) and the tag (16)."""
+OVERHEAD_BYTES, SIGNATURE_BYTES = 48, 64
+"""The first of sealed bytes: the ephemeral key (32) and the tag (16)."""
 
 _SIGNED, _SEALED, _AGREED = "coterie/signed/1", "coterie/sealed/1", "coterie/agreed/1"
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)

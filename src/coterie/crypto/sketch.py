@@ -13,13 +13,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.crypto.packing import Floats, as_vector
+from coterie.crypto.packing import as_vector
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import CryptoError
 
 SEED_BYTES = 32
 
 
-def project(vector: ArrayLike, dim: int, seed: bytes) -> Floats:
+def project(vector: ArrayLike, dim: int, seed: bytes) -> Doubles:
     """A random projection: ``(d,)`` to ``(dim,) float64``, ``R v / sqrt(dim)`` with random signs R of shape (dim, d).
 
     Squared distances are kept in expectation, with relative standard deviation at most sqrt(2 / dim) (D. Achlioptas,
@@ -34,19 +35,19 @@ def project(vector: ArrayLike, dim: int, seed: bytes) -> Floats:
     return np.asarray(np.concatenate([signs_of_byte @ sums for sums in by_byte])[:dim] / np.sqrt(dim))
 
 
-def rotate(vector: ArrayLike, seed: bytes) -> Floats:
+def rotate(vector: ArrayLike, seed: bytes) -> Doubles:
     """A secret orthogonal map: ``(d,)`` to ``(d,) float64``, undone by ``unrotate``. Distances, norms and angles are
     kept, and hence seen.
     """
     return _rotated(vector, seed, direction=1)
 
 
-def unrotate(vector: ArrayLike, seed: bytes) -> Floats:
+def unrotate(vector: ArrayLike, seed: bytes) -> Doubles:
     """``(d,) float64``, to about 1e-15 of the norm."""
     return _rotated(vector, seed, direction=-1)
 
 
-def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
+def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Doubles:
     values = as_vector(vector, kinds="fiu").astype(np.float64)
     length, octets = values.size, _keystream(seed, "rotate")
     size = 1 << (length.bit_length() - 1)
@@ -63,7 +64,7 @@ def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
     return values
 
 
-def hadamard(values: Floats) -> Floats:
+def hadamard(values: Doubles) -> Doubles:
     """The orthonormal Walsh-Hadamard transform of 2^k values."""
     size, result, half = values.size, values.copy(), 1
     if size & (size - 1):

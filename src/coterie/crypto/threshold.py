@@ -27,12 +27,12 @@ import msgspec
 import numpy as np
 
 from coterie.crypto import ckks, residues
-from coterie.crypto.arrays import RandomBytes, drawn
+from coterie.crypto.arrays import Immutable, RandomBytes, drawn
 from coterie.crypto.ckks_parameters import _FLOAT_ROUNDING, DEVIATIONS, ParameterSet, named
-from coterie.crypto.packing import Integers
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import Ring, ring
 from coterie.crypto.tally import Form
+from coterie.protocol.arrays import Integers
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError, UserError
 
@@ -360,7 +360,7 @@ _ID_BYTES = 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SecretNumbers:
+class SecretNumbers(Immutable):
     group: Group
     numbers: Residues
 
@@ -368,9 +368,6 @@ class SecretNumbers:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.group.digest.hex()[:8]}>"
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
 
     @staticmethod
     def size(group: Group) -> tuple[int, int]:

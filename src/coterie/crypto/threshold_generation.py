@@ -25,12 +25,12 @@ from os import urandom
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.crypto import ckks, ckks_arrays, residues, twins
 from coterie.crypto.arrays import RandomBytes, drawn
 from coterie.crypto.residues import Residues
 from coterie.crypto.threshold import Group, SecretNumbers, Share, gathered, handed, twin_common
+from coterie.protocol.arrays import Integers
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 
 NONCE_BYTES = 32
@@ -230,7 +230,7 @@ def _summed(group: Group, kind: str, parts: Mapping[str, bytes], rows: int) -> R
 
 
 # Indices from the NTT form of f to that of f(X^k): place j holds f at root^(2 r(j) + 1), r reversing bits.
-def _turned(degree: int, element: int) -> NDArray[np.int64]:
+def _turned(degree: int, element: int) -> Integers:
     bits = degree.bit_length() - 1
     places = np.arange(degree)
     reverse = np.zeros(degree, dtype=np.int64)

@@ -14,10 +14,10 @@ import numpy as np
 
 from coterie.crypto import ckks
 from coterie.crypto.residues import Residues
+from coterie.crypto.signing import SIGNATURE_BYTES
 from coterie.crypto.threshold import Group
 from coterie.protocol.errors import CryptoError, DecodeError
 
-SIGNATURE_BYTES = 64
 _FACTS = struct.Struct(f"<QHH{SIGNATURE_BYTES}s")  # length, part, bytes of the sender's name, signature
 
 

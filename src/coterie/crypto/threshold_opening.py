@@ -25,7 +25,6 @@ import numpy as np
 
 from coterie.crypto import ckks, residues, twins
 from coterie.crypto.arrays import CiphertextError, RandomBytes, drawn
-from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.residues import Residues
 from coterie.crypto.tally import Form
 from coterie.crypto.threshold import (
@@ -39,6 +38,7 @@ from coterie.crypto.threshold import (
     twin_common,
     twin_public,
 )
+from coterie.protocol.arrays import Doubles, Integers
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError
 
 _FACTS = struct.Struct("<QQBxxxIdd")  # length, terms, scalar, senders, deviation of the error, scale
@@ -120,11 +120,7 @@ class Prepared:
 
 
 def server_dec(
-    group: Group,
-    cipher: ckks.CipherVector,
-    *,
-    random_bytes: RandomBytes = urandom,
-    deviation: float | None = None,
+    group: Group, cipher: ckks.CipherVector, *, random_bytes: RandomBytes = urandom, deviation: float | None = None
 ) -> Prepared:
     """ServerDec. A product need not be rescaled. Raises CryptoError for what can't be opened.
 
@@ -180,7 +176,7 @@ def answer(
     return group.pack("partial", tag, group.plus(made, flooding(group, request.shape, deviation)), real=real)
 
 
-def opened(group: Group, prepared: Prepared, answers: Mapping[str, bytes]) -> Floats:
+def opened(group: Group, prepared: Prepared, answers: Mapping[str, bytes]) -> Doubles:
     """FinDec: ``(d,) float64`` sums of ``terms`` values; (1,) of a scalar.
 
     answers: of all holders asked. Raises DecodeError naming a holder, and CiphertextError if a share is wrong.
@@ -209,7 +205,7 @@ def read_answers(
     return total, words
 
 
-def decoded(group: Group, total: Residues, words: Integers | None, prepared: Prepared, among: int) -> Floats:
+def decoded(group: Group, total: Residues, words: Integers | None, prepared: Prepared, among: int) -> Doubles:
     """Of what all have added up to. Raises CiphertextError."""
     request, space = prepared.request, group.space
     most = request.terms * space.limit(prepared.form)

@@ -39,11 +39,11 @@ from numpy.typing import ArrayLike
 
 from coterie.crypto import ckks, residues, threshold, threshold_opening, twins
 from coterie.crypto.arrays import RandomBytes, drawn
-from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.residues import Residues
 from coterie.crypto.tally import Tally, integer_weight
-from coterie.crypto.threshold import MOST_HOLDERS
+from coterie.crypto.threshold import MOST_HOLDERS, Group
 from coterie.crypto.threshold_halves import Half
+from coterie.protocol.arrays import Doubles, Integers
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError
 
 NONCE_BYTES = 16
@@ -65,33 +65,35 @@ class Pad:
     def kind(self) -> tuple[object, ...]:
         return self.length, self.context, self.among
 
-    def digest(self, group: threshold.Group) -> bytes:
+    def digest(self, group: Group) -> bytes:
         head = _PAD.pack(self.length, self.nonce, threshold.senders_tag(self.among))
         name = self.sender.encode()
         data = b"".join((group.digest, head, len(name).to_bytes(4, "little"), name, self.context))
         return hashlib.sha256(b"coterie/pad/" + data).digest()[:16]
 
-    def polynomials(self, group: threshold.Group) -> Residues:
+    def polynomials(self, group: Group) -> Residues:
         """a: ``(ciphertexts, limbs, degree)``."""
         key = hashlib.sha256(b"coterie/pad/polynomials" + self.digest(group)).digest()
         return group.uniform(key, self.shape(group)[0], group.limbs)
 
-    def shape(self, group: threshold.Group) -> tuple[int, int, int]:
+    def shape(self, group: Group) -> tuple[int, int, int]:
         return 1 if group.emulated else group.space.ciphertexts(self.length), group.limbs, group.degree
 
-    def size(self, group: threshold.Group) -> tuple[int, int]:
+    def size(self, group: Group) -> tuple[int, int]:
         numbers, primes = group.share_size
         return group.space.ciphertexts(self.length) * numbers, primes
 
 
 Addend = Pad | Half
+Addends = Mapping[str, Addend]
+Weights = Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padded:
     """array: the message's first polynomials."""
 
-    group: threshold.Group
+    group: Group
     pad: Pad
     array: Residues
     words: Integers | None
@@ -103,7 +105,7 @@ class Padded:
 
     @classmethod
     def load(
-        cls, group: threshold.Group, data: bytes, sender: str, context: bytes, length: int, among: tuple[str, ...] = ()
+        cls, group: Group, data: bytes, sender: str, context: bytes, length: int, among: tuple[str, ...] = ()
     ) -> Padded:
         _, held = group.opened_header("pad", data)
         if len(held) < _PAD.size:
@@ -125,7 +127,7 @@ class Padding:
     empty: all.
     """
 
-    group: threshold.Group
+    group: Group
     key: ckks.PublicKey
     share: threshold.Share
     me: str
@@ -154,7 +156,7 @@ class Padding:
         return Padded(group, pad, group.plus(group.plus(made, numbers), _small(group, pad, urandom(32))), None)
 
 
-def contribution(group: threshold.Group, share: threshold.Share, me: str, pad: Pad) -> bytes:
+def contribution(group: Group, share: threshold.Share, me: str, pad: Pad) -> bytes:
     """A holder's addend to another's padded vector, which those of all others in ``pad.among`` turn into a ciphertext.
 
     It is always equal.
@@ -172,7 +174,7 @@ def contribution(group: threshold.Group, share: threshold.Share, me: str, pad: P
 class Joining:
     """A padded vector, and the contributions that have come."""
 
-    def __init__(self, group: threshold.Group, padded: Padded) -> None:
+    def __init__(self, group: Group, padded: Padded) -> None:
         self._group, self._padded, self._total = group, padded, padded.array
         self._missing = {name for name in padded.pad.among if name != padded.pad.sender}
 
@@ -206,11 +208,11 @@ class Joining:
 
 
 def pad_partial(
-    group: threshold.Group,
+    group: Group,
     share: threshold.Share,
     me: str,
     pads: Mapping[str, Pad],
-    weights: Mapping[str, int],
+    weights: Weights,
     zero: threshold.Zero,
     answered: threshold.Answered,
 ) -> tuple[bytes, threshold.Answered]:
@@ -231,12 +233,8 @@ def pad_partial(
 
 
 def padded_sum(
-    group: threshold.Group,
-    key: ckks.PublicKey,
-    padded: Mapping[str, Padded],
-    weights: Mapping[str, int],
-    answers: Mapping[str, bytes],
-) -> Floats:
+    group: Group, key: ckks.PublicKey, padded: Mapping[str, Padded], weights: Weights, answers: Mapping[str, bytes]
+) -> Doubles:
     """``(d,) float64``: the weighted sum of what all senders encrypted. Raises as ``opened``."""
     request = _request(group, {name: one.pad for name, one in padded.items()}, weights)
     if set(answers) != set(padded):
@@ -254,26 +252,26 @@ def padded_sum(
     return threshold_opening.decoded(group, total, words, prepared, len(padded))
 
 
-def padded_error(group: threshold.Group, weights: Mapping[str, int]) -> float:
+def padded_error(group: Group, weights: Weights) -> float:
     deviation, terms = _sum_deviation(group, weights), sum(weights.values())
     floods = math.sqrt(len(weights)) * group.flood(deviation, scalar=False)
     return group.bound(deviation, floods, _switched(group).scale, terms * group.space.reach, scalar=False)
 
 
-def sum_name(group: threshold.Group, pads: Mapping[str, Addend], weights: Mapping[str, int]) -> bytes:
+def sum_name(group: Group, pads: Addends, weights: Weights) -> bytes:
     told = hashlib.sha256(b"coterie/padded sum/")
     for name in sorted(pads):
         told.update(pads[name].digest(group) + weights[name].to_bytes(8, "little"))
     return told.digest()
 
 
-def _sum_deviation(group: threshold.Group, weights: Mapping[str, int]) -> float:
+def _sum_deviation(group: Group, weights: Weights) -> float:
     noise = math.sqrt(_SMALL_VARIANCE * sum(weight * weight for weight in weights.values()))
     rounded = math.sqrt((len(weights) + 1) / 6) if _switched(group).levels else 0.0
     return math.hypot(noise / _switched(group).divisor, rounded)
 
 
-def _request(group: threshold.Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> threshold_opening.Request:
+def _request(group: Group, pads: Mapping[str, Pad], weights: Weights) -> threshold_opening.Request:
     if not group.additive:
         raise CryptoError("where t of n holders open, a sum of padded vectors is opened as joined ciphertexts")
     if len(pads) < 2 or set(pads) != set(weights):
@@ -294,27 +292,27 @@ class _PadRequest(threshold_opening.Request):
         return 1 if self.group.emulated else self.ciphertexts, self.group.opened_limbs, self.group.degree
 
 
-def _terms(group: threshold.Group, weights: Mapping[str, int]) -> int:
+def _terms(group: Group, weights: Weights) -> int:
     terms, most = sum(map(integer_weight, weights.values())), group.space.max_terms
     if terms > most:
         raise CapacityError(f"weights of {terms} in all are too many: {group.parameters} has room for {most}")
     return terms
 
 
-def _switched(group: threshold.Group) -> threshold.Switched:
+def _switched(group: Group) -> threshold.Switched:
     return group.switched(group.space.fresh)
 
 
-def _minus(group: threshold.Group, pad: Pad, numbers: Residues) -> Residues:
+def _minus(group: Group, pad: Pad, numbers: Residues) -> Residues:
     return group.times(pad.polynomials(group), group.minus(np.zeros_like(numbers[None]), numbers[None]))
 
 
-def _weighted(group: threshold.Group, array: Residues, weight: int) -> Residues:
+def _weighted(group: Group, array: Residues, weight: int) -> Residues:
     return residues.multiple(array, weight, group.moduli(array.shape[-2]))
 
 
 def divided_alone(
-    group: threshold.Group, polynomials: Residues, switched: threshold.Switched, *, at_random: bool = True
+    group: Group, polynomials: Residues, switched: threshold.Switched, *, at_random: bool = True
 ) -> Residues:
     """``(count, limbs, N)``, as ``divided``, two at a time."""
     odd = len(polynomials) % 2
@@ -326,7 +324,7 @@ def divided_alone(
 _SMALL_VARIANCE = 10.5  # of residues.binomial, which SEAL draws, too
 
 
-def _small(group: threshold.Group, pad: Pad, key: bytes) -> Residues:
+def _small(group: Group, pad: Pad, key: bytes) -> Residues:
     count, limbs, degree = pad.shape(group)
     return group.ring.transformed(residues.binomial((count, degree), lambda _: key), limbs - 1)
 
@@ -350,19 +348,12 @@ class SumRequest(threshold_opening.Request):
     pads, weights: by sender; none for zero.  seed: 32 bytes.
     """
 
-    pads: Mapping[str, Addend]
-    weights: Mapping[str, int]
+    pads: Addends
+    weights: Weights
     seed: bytes
 
     @classmethod
-    def of(
-        cls,
-        group: threshold.Group,
-        key: ckks.PublicKey,
-        pads: Mapping[str, Addend],
-        weights: Mapping[str, int],
-        seed: bytes,
-    ) -> SumRequest:
+    def of(cls, group: Group, key: ckks.PublicKey, pads: Addends, weights: Weights, seed: bytes) -> SumRequest:
         """Raises CryptoError for what makes no sum, CapacityError for too large weights."""
         if set(pads) != set(weights) or any(name != pad.sender for name, pad in pads.items()):
             raise CryptoError("a sum of padded vectors takes a weight and a pad of each sender")
@@ -394,12 +385,7 @@ class SumRequest(threshold_opening.Request):
 
     @classmethod
     def read(
-        cls,
-        group: threshold.Group,
-        key: ckks.PublicKey,
-        data: bytes,
-        context: bytes,
-        halves: Mapping[bytes, Half] | None = None,
+        cls, group: Group, key: ckks.PublicKey, data: bytes, context: bytes, halves: Mapping[bytes, Half] | None = None
     ) -> SumRequest:
         """context: of the pads, as the holder knows it.  halves: by name, where senders sign them. Raises
         DecodeError, and as ``of``.
@@ -432,11 +418,11 @@ class SumRequest(threshold_opening.Request):
 
 
 def sum_dec(
-    group: threshold.Group,
+    group: Group,
     key: ckks.PublicKey,
     total: ckks.CipherVector | None,
-    pads: Mapping[str, Addend],
-    weights: Mapping[str, int],
+    pads: Addends,
+    weights: Weights,
     *,
     random_bytes: RandomBytes = urandom,
 ) -> threshold_opening.Prepared:
@@ -468,14 +454,7 @@ def sum_dec(
     )
 
 
-def _c1(
-    group: threshold.Group,
-    key: ckks.PublicKey,
-    pads: Mapping[str, Addend],
-    weights: Mapping[str, int],
-    length: int,
-    seed: bytes,
-) -> Residues:
+def _c1(group: Group, key: ckks.PublicKey, pads: Addends, weights: Weights, length: int, seed: bytes) -> Residues:
     if group.emulated:
         return group.times(group.uniform(seed, 1, group.limbs), threshold.twin_common(group))
     total = _zero(group, key, group.space.ciphertexts(length), seed, 1)
@@ -485,14 +464,14 @@ def _c1(
 
 
 # u b (half 0) or u a (half 1), (count, limbs, N): equal for all ciphertexts of a vector.
-def _zero(group: threshold.Group, key: ckks.PublicKey, count: int, seed: bytes, half: int) -> Residues:
+def _zero(group: Group, key: ckks.PublicKey, count: int, seed: bytes, half: int) -> Residues:
     arrays: Any = key.arrays
     u = group.ring.transformed(_monomials(group, seed)[None], group.limbs - 1)
     part = group.times(u, arrays.pair[half, : group.limbs][None])
     return np.ascontiguousarray(np.broadcast_to(part, (count, *part.shape[1:])))
 
 
-def _monomials(group: threshold.Group, seed: bytes) -> Integers:
+def _monomials(group: Group, seed: bytes) -> Integers:
     # (u b, u a) encrypts zero, so a sum that is opened again has another c_1.
     words = residues.secret_words(hashlib.sha256(b"coterie/sum/" + group.digest + seed).digest())(MONOMIALS)
     u = np.zeros(group.degree, np.int64)

@@ -13,12 +13,11 @@ from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.crypto.arrays import Array, ArrayVectors, RandomBytes, Space, drawn
 from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, TWIN_BITS, ParameterSet
-from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.tally import Form, Tally
+from coterie.protocol.arrays import Doubles, Integers
 from coterie.protocol.errors import DecodeError
 
 _LARGEST = 1.5 * 2.0**TWIN_BITS  # more than there is room for, so it is noticed, and it fits an int64 with its noise
@@ -69,10 +68,10 @@ class Rounded(Twin):
     def steps(self) -> float:
         return 1 / self.space.twin_step
 
-    def encrypt(self, values: Floats, form: Form) -> Integers:
+    def encrypt(self, values: Doubles, form: Form) -> Integers:
         return self._noisy(to_steps(values, self.steps), form, b"public")
 
-    def add_plain(self, a: Integers, values: Floats, form: Form) -> Integers:
+    def add_plain(self, a: Integers, values: Doubles, form: Form) -> Integers:
         return a + to_steps(values, self.steps)
 
     def scale(self, a: Integers, factor: int, form: Form) -> Integers:
@@ -113,7 +112,7 @@ class Rounded(Twin):
         keys: RoundedEvaluation,
         form: Form,
         constant: bool,
-        taps: NDArray[np.int64] | None = None,
+        taps: Integers | None = None,
     ) -> Integers:
         first = a.astype(np.float64) if taps is None else filtered(a.astype(np.float64), taps)
         product = np.einsum("i,i->", first, conjugated.astype(np.float64))
@@ -131,7 +130,7 @@ class Rounded(Twin):
 
     # ---- one-time pads
 
-    def pad(self, values: Floats, pad: Integers, form: Form) -> Integers:
+    def pad(self, values: Doubles, pad: Integers, form: Form) -> Integers:
         return to_steps(values, self.steps) + pad
 
     def completed(self, padded: Integers, counterpart: Integers, seed: bytes, form: Form) -> Integers:
@@ -156,11 +155,11 @@ class RoundedSecret(Rounded):
     def public(self) -> Rounded:
         return Rounded(self.key_id, self.space, self.flag)
 
-    def encrypt(self, values: Floats, form: Form) -> Integers:
+    def encrypt(self, values: Doubles, form: Form) -> Integers:
         return self._noisy(to_steps(values, self.steps), form, b"secret", symmetric=True)
 
-    def decrypt(self, a: Integers, tally: Tally) -> Floats:
-        values: Floats = a / self.steps
+    def decrypt(self, a: Integers, tally: Tally) -> Doubles:
+        values: Doubles = a / self.steps
         return values
 
     def counterpart(self, pads: Integers, seed: bytes, form: Form) -> Integers:
@@ -198,7 +197,7 @@ def add_noise(values: Integers, steps: float, key_id: bytes, purpose: bytes) -> 
     return values
 
 
-def filtered(values: Floats, taps: NDArray[np.int64]) -> Floats:
+def filtered(values: Doubles, taps: Integers) -> Doubles:
     """``(d,)`` reals, in blocks of N, each times the polynomial with these N coefficients, modulo X^N + 1."""
     degree = len(taps)
     blocks = np.zeros((-(-values.size // degree), degree))
@@ -208,7 +207,7 @@ def filtered(values: Floats, taps: NDArray[np.int64]) -> Floats:
     return np.asarray(product.real.ravel()[: values.size])
 
 
-def to_steps(values: Floats | Integers, steps: float) -> Integers:
+def to_steps(values: Doubles | Integers, steps: float) -> Integers:
     scaled = values * np.float64(steps)
     return np.rint(scaled, out=scaled).astype(np.int64)
 
@@ -221,7 +220,7 @@ def _place(values: Integers, key_id: bytes, purpose: bytes) -> int:
 
 
 @lru_cache(maxsize=1)
-def _table() -> Floats:
+def _table() -> Doubles:
     return np.random.Generator(np.random.SFC64(0)).standard_normal(_TABLE)
 
 

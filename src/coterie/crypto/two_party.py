@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import digest
+from coterie.protocol.arrays import Words64
 from coterie.protocol.errors import DecodeError
 from coterie.protocol.randomness import keystream
 
 T = TypeVar("T")
 Exchange = Generator[bytes, bytes, T]
 """Yields what the other party gets, is sent what that one yields, and returns a result."""
-Words64 = NDArray[np.uint64]
 Bits = NDArray[np.uint8]
 
 # Words of a comparison: z's mask and its bits; u, v, u v of ANDs; a bit r for the choice; r mod 2^64; d and r d.

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto import wire
-from coterie.crypto.arrays import KeyArrays, PublicArrays, RandomBytes, Space
+from coterie.crypto.arrays import Immutable, KeyArrays, PublicArrays, RandomBytes, Space
 from coterie.crypto.tally import PLAIN, Form, Room, Tally, integer_weight
 from coterie.protocol.errors import CryptoError, KeyMismatchError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Key:
+class Key(Immutable):
     """Immutable, equal by kind and fingerprint, and shown by its fingerprint only.
 
     arrays: the backend.  backends: by scheme; their ``load(space, flag, body)`` reads keys.
@@ -70,9 +70,6 @@ class Key:
     def __hash__(self) -> int:
         return hash((type(self), self.fingerprint))
 
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
     def __reduce__(self) -> tuple[Any, ...]:  # without what gmpy2 and SEAL have made of it
         return partial(type(self).load, allow_insecure=True), (self.to_bytes(),)
 
@@ -81,7 +78,7 @@ class Key:
 
 
 @dataclass(frozen=True, eq=False)
-class Mask:
+class Mask(Immutable):
     """SECRET of its party, for every key with the same scheme and parameters."""
 
     scheme: str
@@ -93,12 +90,9 @@ class Mask:
     def __repr__(self) -> str:
         return f"<Mask length {self.length} level {self.form.level}>"
 
-    def __deepcopy__(self, memo: object) -> Mask:
-        return self
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BaseVector:
+class BaseVector(Immutable):
     """Immutable, never compared, shown by its tally only."""
 
     key: PublicKey[Any]
@@ -157,9 +151,6 @@ class BaseVector:
         raise CryptoError(f"two {type(self).__name__}s can't be compared: equal values have different ciphertexts")
 
     __hash__ = None  # type: ignore[assignment]
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
 
     def __repr__(self) -> str:
         t = self.tally

@@ -4,17 +4,3 @@ from coterie.data.dataset import Dataset, Graph, from_arrays
 from coterie.data.partition import Split, label_counts, partition
 from coterie.data.sources import NAMES, cache_dir, load
 from coterie.data.tasks import Task, deal
-
-__all__ = [
-    "NAMES",
-    "Dataset",
-    "Graph",
-    "Split",
-    "Task",
-    "cache_dir",
-    "deal",
-    "from_arrays",
-    "label_counts",
-    "load",
-    "partition",
-]

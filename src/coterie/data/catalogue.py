@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.data.dataset import Graph
 from coterie.data.formats import Arrays, read_cifar, read_csv, read_idx, read_svhn, read_tar
 from coterie.data.graphs import read_linqs
+from coterie.protocol.arrays import Array
 from coterie.protocol.errors import UserError
 
 FOUR = ("x_train", "y_train", "x_test", "y_test")
@@ -62,7 +61,7 @@ class NamedDataSet:
     by_hand: str = ""
 
 
-def _four(train: Sequence[NDArray[Any]], test: Sequence[NDArray[Any]], source: Path) -> Found:
+def _four(train: Sequence[Array], test: Sequence[Array], source: Path) -> Found:
     return dict(zip(FOUR, (*train, *test), strict=True)), str(source)
 
 

@@ -9,7 +9,8 @@ from math import cos, pi, sin, sqrt
 
 import numpy as np
 
-from coterie.data.dataset import Dataset, Floats
+from coterie.data.dataset import Dataset
+from coterie.protocol.arrays import Floats
 from coterie.protocol.errors import UserError
 
 MOST_GAIN, MOST_OFFSET = 2.0, 1.0

@@ -8,21 +8,20 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from coterie.data.columns import Column
 from coterie.data.targets import Targets
+from coterie.protocol.arrays import Array, Doubles, Floats, Integers
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 
 Kind = Literal["image", "tabular", "series", "volume", "graph"]
 Part = Literal["train", "test"]
 Scaling = Literal["standard", "unit"]
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 _CHUNK = 1 << 18  # elements converted to float64 at a time while the moments are taken: 2 MiB, fits a cache
 ALIGNED = 64
@@ -39,11 +38,11 @@ class Graph:
     """
 
     x: Floats
-    edges: Ints
-    y: Ints
-    train: Ints
-    val: Ints
-    test: Ints
+    edges: Integers
+    y: Integers
+    train: Integers
+    val: Integers
+    test: Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +51,8 @@ class Owners:
 
     column: str
     names: tuple[str, ...]
-    train: Ints
-    test: Ints
+    train: Integers
+    test: Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +74,10 @@ class Dataset:
     """
 
     name: str
-    x_train: NDArray[Any]
-    y_train: NDArray[Any]
-    x_test: NDArray[Any]
-    y_test: NDArray[Any]
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array
     classes: int
     kind: Kind
     input_shape: tuple[int, ...]
@@ -90,7 +89,7 @@ class Dataset:
     features: tuple[str, ...] = ()
     label_columns: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
-    rows_test: Ints | None = None
+    rows_test: Integers | None = None
     scaled: bool = False
 
     @cached_property
@@ -133,7 +132,7 @@ class Dataset:
             np.divide(part, unit, out=part)
         return x
 
-    def labels(self, indices: ArrayLike | None = None, split: Part = "train") -> Ints:
+    def labels(self, indices: ArrayLike | None = None, split: Part = "train") -> Integers:
         """``(n,) int64``, of the samples of ``inputs``."""
         return _rows(self.y_train, self.y_test, indices, split)
 
@@ -197,7 +196,7 @@ def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset
     return replace(data, kind="graph", graph=graph, source=words)
 
 
-def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
+def fixed_split(y: Array, share: float = 0.2) -> tuple[Integers, Integers]:
     """Training and test indices, ascending, of data in one piece, without a seed.
 
     share: of test samples: for .2, every fifth in order of class, then of the file.
@@ -210,7 +209,7 @@ def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
     return np.flatnonzero(~is_test).astype(np.int64), np.flatnonzero(is_test).astype(np.int64)
 
 
-def folded(y: NDArray[Any], folds: int, seed: int) -> tuple[Ints, Ints]:
+def folded(y: Array, folds: int, seed: int) -> tuple[Integers, Integers]:
     """Training and test indices of a cross-validation: seed s tests part s mod ``folds`` of every class. The next
     ``folds`` seeds cut other parts. Seed 0 of five is ``fixed_split``.
     """
@@ -221,7 +220,7 @@ def folded(y: NDArray[Any], folds: int, seed: int) -> tuple[Ints, Ints]:
     return np.flatnonzero(~is_test).astype(np.int64), np.flatnonzero(is_test).astype(np.int64)
 
 
-def _samples(x: ArrayLike, where: str, kind: Kind | None) -> NDArray[Any]:
+def _samples(x: ArrayLike, where: str, kind: Kind | None) -> Array:
     x = np.asarray(x)
     if x.dtype.kind not in "buif":
         raise UserError(f"{where} has type {x.dtype}; it must hold numbers")
@@ -250,14 +249,14 @@ def _samples(x: ArrayLike, where: str, kind: Kind | None) -> NDArray[Any]:
 GAPS = ". Arrays take no gaps (NaN): fill them, or write csv or parquet files, whose gaps --gaps mean or a schema fills"
 
 
-def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
+def _stored(x: Array, where: str) -> Array:
     if x.dtype.kind in "bui" and x.min() >= 0 and x.max() <= 255:
         return x.astype(np.uint8, copy=False)
     with np.errstate(over="ignore"):
         return finite(x.astype(np.float32, copy=False), where, GAPS if x.ndim == 2 else "")
 
 
-def finite(x: NDArray[np.float32], where: str, gaps: str = "") -> NDArray[np.float32]:
+def finite(x: Floats, where: str, gaps: str = "") -> Floats:
     """The same samples or targets (n, ...); raises UserError for non-finite ones.  gaps: advice."""
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if bad.any():
@@ -268,7 +267,7 @@ def finite(x: NDArray[np.float32], where: str, gaps: str = "") -> NDArray[np.flo
     return x
 
 
-def _labels(y: ArrayLike, samples: int, where: str) -> Ints:
+def _labels(y: ArrayLike, samples: int, where: str) -> Integers:
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -281,7 +280,7 @@ def _labels(y: ArrayLike, samples: int, where: str) -> Ints:
     return y.astype(np.int64)
 
 
-def _count_classes(train: Ints, test: Ints, where: str) -> int:
+def _count_classes(train: Integers, test: Integers, where: str) -> int:
     present = np.unique(train)
     classes = int(max(train.max(), test.max())) + 1
     if len(present) != classes:
@@ -295,28 +294,28 @@ def _count_classes(train: Ints, test: Ints, where: str) -> int:
     return classes
 
 
-def _rows(train: NDArray[Any], test: NDArray[Any], indices: ArrayLike | None, split: str) -> NDArray[Any]:
+def _rows(train: Array, test: Array, indices: ArrayLike | None, split: str) -> Array:
     if split not in ("train", "test"):
         raise UserError(f"split is {split!r}; it must be 'train' or 'test'")
     stored = test if split == "test" else train
     if indices is None:
         return stored
     chosen = np.asarray(indices)
-    rows: NDArray[Any] = stored[chosen if chosen.size else chosen.astype(np.int64)]  # an empty list comes as floats
+    rows: Array = stored[chosen if chosen.size else chosen.astype(np.int64)]  # an empty list comes as floats
     return rows
 
 
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+def _frozen(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
 
 
-def _is_grey(x: NDArray[Any]) -> bool:
+def _is_grey(x: Array) -> bool:
     return all(bool(((part >= 0) & (part <= 255) & (part == np.floor(part))).all()) for part in _chunks(x))
 
 
-def _chunks(x: NDArray[Any]) -> list[NDArray[Any]]:
+def _chunks(x: Array) -> list[Array]:
     rows = max(1, _CHUNK // prod(x.shape[1:]))
     return [x[i : i + rows] for i in range(0, len(x), rows)]
 
@@ -327,15 +326,15 @@ def _aligned(shape: tuple[int, ...]) -> Floats:
     return memory[start : start + 4 * prod(shape)].view(np.float32).reshape(shape)
 
 
-def _moments(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Doubles, Doubles]:
 
-    def mean_of(sums: Iterator[NDArray[Any]]) -> NDArray[np.float64]:
+    def mean_of(sums: Iterator[Array]) -> Doubles:
         over_samples = np.asarray(sum(sums) / len(x))  # first over samples alone: fast, whatever the memory layout
         return np.asarray(over_samples.mean(axis=tuple(a - 1 for a in axes if a), keepdims=True))
 
     mean = mean_of(part.sum(axis=0, dtype=np.float64) for part in _chunks(x))
 
-    def squared(part: NDArray[Any]) -> NDArray[np.float64]:
+    def squared(part: Array) -> Doubles:
         away = part - mean
         np.square(away, out=away)  # a second array of this size would be new pages every time
         return np.asarray(away.sum(axis=0))

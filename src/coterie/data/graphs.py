@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coterie.data.dataset import Graph, Ints
+from coterie.data.dataset import Graph
 from coterie.data.formats import Arrays, read_tar
+from coterie.protocol.arrays import Array, Floats, Integers
 from coterie.protocol.errors import UserError
 
 GRAPH_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape", "edges", "y", "train", "val", "test")
@@ -57,13 +57,13 @@ def with_all_labels(graph: Graph) -> Graph:
     return replace(graph, train=np.flatnonzero(free).astype(np.int64))
 
 
-def row_normalised(x: NDArray[np.float32]) -> NDArray[np.float32]:
+def row_normalised(x: Floats) -> Floats:
     """Rows divided by their sums; a row of zeros stays (Kipf and Welling, ICLR 2017)."""
     sums = x.sum(axis=1, keepdims=True)
     return np.divide(x, np.where(sums > 0, sums, np.float32(1)), dtype=np.float32)
 
 
-def _dense(arrays: Arrays, where: str) -> NDArray[np.float32]:
+def _dense(arrays: Arrays, where: str) -> Floats:
     from scipy.sparse import csr_matrix
 
     shape = arrays["x_shape"].reshape(-1)
@@ -72,7 +72,7 @@ def _dense(arrays: Arrays, where: str) -> NDArray[np.float32]:
     try:
         matrix = csr_matrix((arrays["x_data"], arrays["x_indices"], arrays["x_indptr"]), shape=tuple(shape.tolist()))
         matrix.check_format(full_check=True)  # indices in range: toarray() trusts them
-        x: NDArray[np.float32] = matrix.toarray().astype(np.float32)
+        x: Floats = matrix.toarray().astype(np.float32)
     except (ValueError, TypeError, IndexError) as exc:
         raise UserError(f"{where}: x_indptr, x_indices, x_data do not form a sparse matrix: {exc}") from exc
     if not np.isfinite(x).all() or x.min() < 0:
@@ -80,7 +80,7 @@ def _dense(arrays: Arrays, where: str) -> NDArray[np.float32]:
     return x
 
 
-def _members(part: NDArray[Any], key: str, nodes: int, where: str) -> Ints:
+def _members(part: Array, key: str, nodes: int, where: str) -> Integers:
     if part.dtype == bool and part.shape == (nodes,):
         return np.flatnonzero(part).astype(np.int64)
     if part.ndim != 1 or part.dtype.kind not in "ui" or (part.size and not 0 <= part.min() <= part.max() < nodes):
@@ -142,7 +142,7 @@ def _parse_pubmed(nodes: list[str], links: list[str]) -> tuple[Any, ...]:
     return [fields[0] for fields in papers], x, labels, pairs
 
 
-def _spread_split(y: Ints) -> tuple[Ints, Ints, Ints]:
+def _spread_split(y: Integers) -> tuple[Integers, Integers, Integers]:
     train = np.sort(np.concatenate([np.flatnonzero(y == k)[:20] for k in range(int(y.max()) + 1)])).astype(np.int64)
     rest = np.setdiff1d(np.arange(len(y), dtype=np.int64), train)
     if len(rest) < 2:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.data.dataset import Dataset, Floats, Graph, Ints, Part
+from coterie.data.dataset import Dataset, Graph, Part
 from coterie.data.partition import Split
 from coterie.data.tasks import Task, of_clients
+from coterie.protocol.arrays import Flags, Floats, Integers
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 
@@ -82,7 +83,7 @@ def normalised(links: Any) -> Any:
     return (root @ with_self @ root).tocsr()
 
 
-def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
+def neighbourhoods(x: Floats, links: Any, nodes: Integers, rows: int) -> Floats:
     """(len(nodes), rows, f + 1).  x: (n, f).  links: ``adjacency``.
 
     Of more neighbours rows - 1 are drawn (without a seed), weighted by neighbours / drawn: A^ H1 is right in
@@ -102,7 +103,7 @@ def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
     return samples
 
 
-def subgraphs(graph: Graph, dealt: Sequence[Ints], seed: int) -> list[Mask]:
+def subgraphs(graph: Graph, dealt: Sequence[Integers], seed: int) -> list[Mask]:
     """The nodes (n,) of each party's subgraph, disjoint.  dealt: to each. Others join a neighbour's: first those beside
     a dealt one, then those beside these; among several by lot.
     """
@@ -204,7 +205,7 @@ def _within(graph: Graph, nodes: Mask) -> Mask:
     return both
 
 
-def _drawn(among: Mask, draw: np.random.Generator) -> NDArray[np.bool_]:
+def _drawn(among: Mask, draw: np.random.Generator) -> Flags:
     there = np.flatnonzero(among)
     chosen = np.zeros_like(among)
     chosen[draw.choice(there, round(SHARE * len(there)), replace=False)] = True

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.data.catalogue import BUILT_IN, KNOWN, is_synthetic
 from coterie.data.columns import Schema, encoded, fitted, inputs_of
@@ -28,6 +27,7 @@ from coterie.data.formats import Arrays, swollen
 from coterie.data.preparing import prepared as prepared_by
 from coterie.data.samples import KIND, NAMES, Prepared, Samples, is_table, joined, read, samples_of, text
 from coterie.data.targets import Targets, coded, several, standardised
+from coterie.protocol.arrays import Array, Flags
 from coterie.protocol.errors import CoterieWarning, UserError, suggest
 from coterie.protocol.model_spec import TaskKind
 
@@ -205,8 +205,8 @@ def dataset(
         raise UserError(f"{one.where}: there is no {'training' if one.test.all() else 'test'} sample")
     train, test = ~one.test, one.test
     names = one.targets or None
-    y_train: NDArray[Any]
-    y_test: NDArray[Any]
+    y_train: Array
+    y_test: Array
     if task == "multilabel":
         y_train, y_test, targets = several(one.y[train], one.y[test], names, one.where)
     elif task == "regression":
@@ -285,7 +285,7 @@ def _join(parts: Sequence[Samples], test_share: float | None, fold: Fold | None 
     )
 
 
-def _split(part: Samples, share: float, fold: Fold | None) -> NDArray[np.bool_]:
+def _split(part: Samples, share: float, fold: Fold | None) -> Flags:
     test = np.zeros(len(part.x), np.bool_)
     owner = np.zeros(len(part.x), np.int64) if part.owner is None else np.unique(part.owner, return_inverse=True)[1]
     y = _comparable(part.y)
@@ -297,7 +297,7 @@ def _split(part: Samples, share: float, fold: Fold | None) -> NDArray[np.bool_]:
     return test
 
 
-def _comparable(y: NDArray[Any]) -> NDArray[Any]:
+def _comparable(y: Array) -> Array:
     """Numbers if all are, else text, whatever the kind of file."""
     try:
         return y.astype(np.float64)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.data.dataset import Part
-from coterie.data.schemes import Counts, parse, rounded
+from coterie.data.schemes import parse, rounded
+from coterie.protocol.arrays import Array, Integers
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 
@@ -30,28 +30,28 @@ class Split:
 
     spec: str
     seed: int
-    train: tuple[NDArray[np.int64], ...]
-    test: tuple[NDArray[np.int64], ...]
-    groups: NDArray[np.int64] | None = None
-    group_labels: tuple[NDArray[np.int64], ...] | None = None
-    held_out: tuple[NDArray[np.int64], ...] = ()
+    train: tuple[Integers, ...]
+    test: tuple[Integers, ...]
+    groups: Integers | None = None
+    group_labels: tuple[Integers, ...] | None = None
+    held_out: tuple[Integers, ...] = ()
     names: tuple[str, ...] = ()
-    public: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    public: Integers = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def clients(self) -> int:
         return len(self.train)
 
     @property
-    def sizes(self) -> NDArray[np.int64]:
+    def sizes(self) -> Integers:
         """(clients,) training samples."""
         return np.array([len(indices) for indices in self.train], dtype=np.int64)
 
 
 def partition(
     spec: str,
-    y_train: NDArray[Any],
-    y_test: NDArray[Any],
+    y_train: Array,
+    y_test: Array,
     clients: int,
     seed: int,
     min_samples: int | None = None,
@@ -101,7 +101,7 @@ def partition(
     )
 
 
-def set_aside(strata: NDArray[Any], share: float, seed: int) -> NDArray[np.int64]:
+def set_aside(strata: Array, share: float, seed: int) -> Integers:
     """The server's public data among N training samples, ascending: round(share * N), drawn by the seed.
 
     strata: (N,) integers, a class or owner: each gives its share within one sample, and keeps one. Raises UserError for
@@ -119,7 +119,7 @@ def set_aside(strata: NDArray[Any], share: float, seed: int) -> NDArray[np.int64
     return given
 
 
-def kept_of(strata: NDArray[Any], samples: int | None, seed: int, part: Part = "train") -> NDArray[np.int64]:
+def kept_of(strata: Array, samples: int | None, seed: int, part: Part = "train") -> Integers:
     """The samples of N that a run uses, ascending, drawn by the seed; None for all.
 
     strata: (N,) integers, a sample's class, which keeps its share within one sample. Raises UserError for more samples
@@ -138,7 +138,7 @@ def kept_of(strata: NDArray[Any], samples: int | None, seed: int, part: Part = "
     return _stratified(strata, samples, rng(seed, "partition", name))
 
 
-def _stratified(strata: NDArray[Any], wanted: int, source: np.random.Generator) -> NDArray[np.int64]:
+def _stratified(strata: Array, wanted: int, source: np.random.Generator) -> Integers:
     _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     quota = wanted / len(strata) * sizes
     counts = np.floor(quota).astype(np.int64)
@@ -163,16 +163,14 @@ def hold_out(split: Split, share: float = 0.2) -> Split:
     return replace(split, train=tuple(kept for kept, _ in parted), held_out=tuple(held for _, held in parted))
 
 
-def held_out_of(
-    seed: int, client: int, own: NDArray[np.int64], share: float = 0.2
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def held_out_of(seed: int, client: int, own: Integers, share: float = 0.2) -> tuple[Integers, Integers]:
     """What one client keeps, and what it holds out."""
     count = min(len(own) - 1, max(1, round(share * len(own))))
     given = np.random.default_rng([seed, 0x401D, client]).choice(len(own), count, replace=False)
     return np.delete(own, given), own[np.sort(given)]
 
 
-def label_counts(split: Split, y: NDArray[Any], classes: int, part: str = "train") -> NDArray[np.int64]:
+def label_counts(split: Split, y: Array, classes: int, part: str = "train") -> Integers:
     """``(clients, classes) int64`` samples of each class. part: "train" or "test"."""
     if part not in ("train", "test"):
         raise UserError(f"part is {part!r}; it must be 'train' or 'test'")
@@ -186,14 +184,14 @@ def whole(name: str, value: Any, least: int) -> None:
         raise UserError(f"{name} is {value!r}; it must be a whole number of at least {least}")
 
 
-def _checked(y: NDArray[Any], name: str) -> NDArray[np.int64]:
+def _checked(y: Array, name: str) -> Integers:
     y = np.asarray(y)
     if y.ndim != 1 or y.dtype.kind not in "ui" or not len(y) or int(y.min()) < 0:
         raise UserError(f"{name} is {y.dtype} {y.shape}; it must be a list of labels 0, 1, 2, ... with at least one")
     return y.astype(np.int64)
 
 
-def _deal(y: Counts, counts: Counts, rng: np.random.Generator) -> tuple[NDArray[np.int64], ...]:
+def _deal(y: Integers, counts: Integers, rng: np.random.Generator) -> tuple[Integers, ...]:
     clients = len(counts)
     unused = np.bincount(y) - counts.sum(axis=0)
     table = np.vstack([counts, unused])  # the last row is nobody
@@ -205,14 +203,14 @@ def _deal(y: Counts, counts: Counts, rng: np.random.Generator) -> tuple[NDArray[
     return tuple(np.split(by_owner, np.cumsum(table.sum(axis=1))[:-1])[:clients])
 
 
-def pools_of(y_test: Counts, present: Counts) -> tuple[NDArray[np.int64], ...]:
+def pools_of(y_test: Integers, present: Integers) -> tuple[Integers, ...]:
     """For each of these labels (K,) its test samples (n,), ascending."""
     return tuple(np.flatnonzero(y_test == label).astype(np.int64) for label in present)
 
 
 def drawn_test(
-    counts: Counts, pools: Sequence[NDArray[np.int64]], samples: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], ...]:
+    counts: Integers, pools: Sequence[Integers], samples: int, rng: np.random.Generator
+) -> tuple[Integers, ...]:
     """Each client's test samples, ascending, in the proportions of its training samples.
 
     counts: (clients, K) of training samples.  pools: indices of each label.  samples: the most. Raises UserError for a

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import tomli_w
-from numpy.typing import NDArray
 
 from coterie.data.columns import (
     MISSING,
@@ -43,6 +42,7 @@ from coterie.data.samples import (
     words,
 )
 from coterie.data.targets import check_words, has_decimal_comma, is_number, whole
+from coterie.protocol.arrays import Array, Integers
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
 
@@ -200,7 +200,7 @@ def prepared(
 
 def new_samples(
     path: Path, columns: Sequence[Column], labels: Sequence[str] = (), task: TaskKind = "classes"
-) -> tuple[NDArray[Any], NDArray[Any] | None, dict[str, list[str]]]:
+) -> tuple[Array, Array | None, dict[str, list[str]]]:
     """Samples of a csv or parquet file to predict, their labels, and what names them, by column.
 
     columns: of training.  labels: its columns of labels; if unknown, one of ``TARGETS``. Labels are None without them,
@@ -259,7 +259,7 @@ def _lacking(table: Table, name: str) -> Remark:
     return Remark(table.where, f"has no column {name!r}{suggest(name, table.columns)} {there}")
 
 
-def _read_column(table: Table, column: Column) -> tuple[NDArray[Any], list[Remark]]:
+def _read_column(table: Table, column: Column) -> tuple[Array, list[Remark]]:
     """As ``_read``, but fast for good numbers."""
     cells = table.columns[column.name]
     if column.kind == "number" and cells.dtype.kind in "biufO":
@@ -271,7 +271,7 @@ def _read_column(table: Table, column: Column) -> tuple[NDArray[Any], list[Remar
     return _read(table, column.name, partial(value_of, column))
 
 
-def _read(table: Table, name: str, read: Callable[[Any], Any]) -> tuple[NDArray[Any], list[Remark]]:
+def _read(table: Table, name: str, read: Callable[[Any], Any]) -> tuple[Array, list[Remark]]:
     cells, values = table.columns[name], np.empty(_length(table), object)
     wrong: dict[str, list[int]] = {}
     for row, cell in enumerate(cells):
@@ -285,7 +285,7 @@ def _read(table: Table, name: str, read: Callable[[Any], Any]) -> tuple[NDArray[
     ]
 
 
-def _labels(table: Table, schema: Schema) -> tuple[NDArray[np.int64], list[Remark]]:
+def _labels(table: Table, schema: Schema) -> tuple[Integers, list[Remark]]:
     number = {name: i for i, name in enumerate(schema.names)}
 
     def code(cell: Any) -> int:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.data.catalogue import FOUR
 from coterie.data.columns import MISSING, Column, Schema, word_of
 from coterie.data.formats import Arrays, check_claim, read_npz
 from coterie.data.targets import has_decimal_comma, is_number
+from coterie.protocol.arrays import Array, Doubles, Flags
 from coterie.protocol.errors import UserError, suggest, to_install
 
 SPLIT, KIND, NAMES = "split", "kind", "targets"
@@ -50,10 +50,10 @@ class Samples:
     """
 
     where: str
-    x: NDArray[Any]
-    y: NDArray[Any]
-    owner: NDArray[Any] | None = None
-    test: NDArray[np.bool_] | None = None
+    x: Array
+    y: Array
+    owner: Array | None = None
+    test: Flags | None = None
     features: tuple[str, ...] = ()
     kind: str | None = None
     targets: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Table:
     """Columns (N,).  where: client and file.  lines: of the file, one a row."""
 
     where: str
-    columns: Mapping[str, NDArray[Any]]
+    columns: Mapping[str, Array]
     lines: Sequence[int] = ()
 
     def at(self, name: str, row: int) -> str:
@@ -192,7 +192,7 @@ def from_table(table: Table, by: str | None, target: str | None, prepared: Prepa
     return Samples(where, x, y, owner, test_rows(table), features, targets=labels, columns=made)
 
 
-def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[Any]:
+def words(values: Array, what: str, at: Callable[[int], str]) -> Array:
     """Labels or names (N,): stripped text as objects; numbers as they are.
 
     what, at: what and where, for errors. Raises UserError for a missing one or other types.
@@ -225,7 +225,7 @@ def text(value: Any, what: str) -> str:
     return word
 
 
-def owners_of(values: NDArray[Any], where: str, at: Callable[[int], str]) -> NDArray[Any]:
+def owners_of(values: Array, where: str, at: Callable[[int], str]) -> Array:
     """Clients' names (N,), stripped; raises UserError for a missing one."""
     if values.ndim != 1:
         raise UserError(f"{where} has shape {values.shape}: give one name of a client for each sample")
@@ -301,7 +301,7 @@ def _read_parquet(path: Path) -> Table:
     return Table(str(path), named_columns(frame.columns, lambda name: _values(frame[name]), str(path)))
 
 
-def _values(column: Any) -> NDArray[Any]:
+def _values(column: Any) -> Array:
     if not hasattr(column, "cat"):
         return np.asarray(column.to_numpy())
     codes, known = column.cat.codes.to_numpy(), column.cat.categories.to_numpy()
@@ -319,7 +319,7 @@ def _decoded_bytes(facts: Any) -> int:
     return int(max(claimed, facts.num_rows * facts.num_columns * 8))
 
 
-def named_columns(names: Iterable[Any], column: Callable[[Any], Any], where: str) -> dict[str, NDArray[Any]]:
+def named_columns(names: Iterable[Any], column: Callable[[Any], Any], where: str) -> dict[str, Array]:
     """Raises UserError for two names of the same text."""
     names = list(names)
     if twice := [name for name, count in Counter(map(str, names)).items() if count > 1]:
@@ -348,7 +348,7 @@ def label_columns_of(table: Mapping[str, Any], target: str | None, by: str | Non
     )
 
 
-def _numbers(table: Table, name: str, gaps: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+def _numbers(table: Table, name: str, gaps: Flags | None = None) -> Doubles:
     """(N,) finite numbers, 0 in ``gaps`` (N,)."""
     column = table.columns[name]
     if gaps is not None and gaps.any():
@@ -376,7 +376,7 @@ def _numbers(table: Table, name: str, gaps: NDArray[np.bool_] | None = None) -> 
     return values
 
 
-def _what_to_do(name: str, column: NDArray[Any]) -> str:
+def _what_to_do(name: str, column: Array) -> str:
     known = [word for cell in column if (word := str(cell).strip()).lower() not in MISSING]
     if any(map(has_decimal_comma, known)):
         return "write decimal points (1.5), not commas"
@@ -390,7 +390,7 @@ def _what_to_do(name: str, column: NDArray[Any]) -> str:
     )
 
 
-def _cells(table: Table, name: str, prepared: Prepared) -> NDArray[Any]:
+def _cells(table: Table, name: str, prepared: Prepared) -> Array:
     """(N,) finite numbers, or a category's words, None in gaps."""
     cells, found = table.columns[name], np.empty(len(table.columns[name]), object)
     gaps = np.array([str(cell).strip().lower() in MISSING for cell in cells], np.bool_)
@@ -404,7 +404,7 @@ def _cells(table: Table, name: str, prepared: Prepared) -> NDArray[Any]:
     return found
 
 
-def test_rows(table: Table) -> NDArray[np.bool_] | None:
+def test_rows(table: Table) -> Flags | None:
     if SPLIT not in table.columns:
         return None
     found = [str(word).strip().lower() for word in table.columns[SPLIT]]
@@ -414,7 +414,7 @@ def test_rows(table: Table) -> NDArray[np.bool_] | None:
     return np.array([word == "test" for word in found], np.bool_)
 
 
-def joined(arrays: Iterable[NDArray[Any]], where: str) -> NDArray[Any]:
+def joined(arrays: Iterable[Array], where: str) -> Array:
     arrays = list(arrays)
     if len({array.shape[1:] for array in arrays}) > 1:
         raise UserError(f"{where}: arrays of shapes {', '.join(str(a.shape) for a in arrays[:3])} do not fit together")
@@ -459,7 +459,7 @@ def _is_torch_dataset(data: Any) -> bool:
     return known and not hasattr(data, "shape") and not isinstance(data, list | tuple | str)
 
 
-def _materialised(data: Any, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def _materialised(data: Any, where: str) -> tuple[Array, Array]:
     pairs = [data[i] for i in range(len(data))]
     if not pairs:
         raise UserError(f"{where} has no samples: give it some, or leave it out")
@@ -483,7 +483,7 @@ def is_table(data: Mapping[Any, Any]) -> bool:
     )
 
 
-def _table(data: Any, where: str) -> dict[str, NDArray[Any]] | None:
+def _table(data: Any, where: str) -> dict[str, Array] | None:
     if isinstance(data, Mapping):
         return named_columns(data, lambda name: _array(data[name], f"{where}: column {name!r}"), where)
     if hasattr(data, "column_names") and hasattr(data, "with_format"):  # a Hugging Face dataset
@@ -494,7 +494,7 @@ def _table(data: Any, where: str) -> dict[str, NDArray[Any]] | None:
     return None
 
 
-def _array(value: Any, where: str) -> NDArray[Any]:
+def _array(value: Any, where: str) -> Array:
     try:
         if hasattr(value, "detach"):  # a tensor; numpy has no bfloat16
             value = value.detach().cpu()

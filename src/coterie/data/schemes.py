@@ -22,13 +22,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
+from coterie.protocol.arrays import Doubles, Integers
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import import_object, is_object
-
-Counts = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 FORMS = {
     "dirichlet:BETA": "each class is spread over the clients by its own Dirichlet draw: unequal sizes, unequal labels",
@@ -63,12 +61,12 @@ def kinds(forms: Iterable[str]) -> list[str]:
 class Division(NamedTuple):
     """counts: (clients, K).  For ``labelsets`` groups: (clients,), and sets: their classes, ascending."""
 
-    counts: Counts
-    groups: Counts | None = None
-    sets: tuple[Counts, ...] = ()
+    counts: Integers
+    groups: Integers | None = None
+    sets: tuple[Integers, ...] = ()
 
 
-Scheme = Callable[[Counts, int, int, np.random.Generator], Division]
+Scheme = Callable[[Integers, int, int, Generator], Division]
 """From class sizes (K,), clients, and the least samples of a client."""
 
 
@@ -117,7 +115,7 @@ def _own(spec: str) -> Scheme:
     """``function(sizes, clients, rng)``: counts (clients, K), or these and groups (clients,)."""
     function = import_object(spec, "partition")
 
-    def scheme(sizes: Counts, clients: int, floor: int, rng: np.random.Generator) -> Division:
+    def scheme(sizes: Integers, clients: int, floor: int, rng: Generator) -> Division:
         made = function(sizes.copy(), clients, rng)
         counts, groups = made if isinstance(made, tuple) else (made, None)
         counts, wanted = np.asarray(counts), (clients, len(sizes))
@@ -155,17 +153,17 @@ def _span(lo: str, hi: str, spec: str) -> tuple[int, int]:
     return int(lo), int(hi)
 
 
-def _tally(client: Counts, sizes: Counts, clients: int) -> Counts:
+def _tally(client: Integers, sizes: Integers, clients: int) -> Integers:
     label = np.repeat(np.arange(len(sizes)), sizes)
     return np.bincount(client * len(sizes) + label, minlength=clients * len(sizes)).reshape(clients, len(sizes))
 
 
-def _iid(sizes: Counts, clients: int, rng: np.random.Generator) -> Counts:
+def _iid(sizes: Integers, clients: int, rng: Generator) -> Integers:
     owners = np.repeat(np.arange(clients), even_sizes(int(sizes.sum()), clients, rng))
     return _tally(rng.permutation(owners), sizes, clients)
 
 
-def _shards(sizes: Counts, clients: int, per_client: int, rng: np.random.Generator) -> Counts:
+def _shards(sizes: Integers, clients: int, per_client: int, rng: Generator) -> Integers:
     n, shards = int(sizes.sum()), clients * per_client
     if shards > n:
         raise UserError(
@@ -176,20 +174,20 @@ def _shards(sizes: Counts, clients: int, per_client: int, rng: np.random.Generat
     return _tally(owner[np.repeat(np.arange(shards), even_sizes(n, shards, rng))], sizes, clients)
 
 
-def _hsu(sizes: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
+def _hsu(sizes: Integers, clients: int, alpha: float, rng: Generator) -> Integers:
     """Equal sizes; where a class runs out, lots decide."""
     log_q = log_gamma(np.broadcast_to(alpha * sizes / sizes.sum(), (clients, len(sizes))), rng)
     return allot(even_sizes(int(sizes.sum()), clients, rng), log_q, sizes, rng)
 
 
-def _dirichlet(sizes: Counts, clients: int, beta: float, floor: int, rng: np.random.Generator) -> Counts:
+def _dirichlet(sizes: Integers, clients: int, beta: float, floor: int, rng: Generator) -> Integers:
     log_p = log_gamma(np.full((len(sizes), clients), beta), rng)
     log_p -= np.logaddexp.reduce(log_p, axis=1, keepdims=True)
     counts = rounded(sizes, np.exp(log_p), rng).T
     return _top_up(counts, log_p.T + np.log(sizes), floor, rng)
 
 
-def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator) -> Counts:
+def _top_up(counts: Integers, log_q: Doubles, floor: int, rng: Generator) -> Integers:
     """Move samples until every client has ``floor``.  log_q: (clients, K), label proportions, unnormalised.
 
     Clients that are short get classes by their proportions, from lots of those above: the skew stays, and a class's
@@ -211,13 +209,7 @@ def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator)
 
 
 def _label_sets(
-    sizes: Counts,
-    clients: int,
-    sets: int,
-    bounds: tuple[int, int] | None,
-    rate: float,
-    first: int,
-    rng: np.random.Generator,
+    sizes: Integers, clients: int, sets: int, bounds: tuple[int, int] | None, rate: float, first: int, rng: Generator
 ) -> Division:
     classes = len(sizes)
     if sets > min(classes, clients):
@@ -248,7 +240,7 @@ def _label_sets(
     return Division(counts, groups, tuple(np.sort(own) for own in labels))
 
 
-def _mixed(counts: Counts, rate: float, rng: np.random.Generator) -> Counts:
+def _mixed(counts: Integers, rate: float, rng: Generator) -> Integers:
     """Every client puts a share ``rate`` of its samples into one pot, by lot, and draws as many."""
     exact = rate * counts.sum(axis=1)
     shares = exact.astype(np.int64) + (rng.random(len(counts)) < exact % 1)
@@ -257,7 +249,7 @@ def _mixed(counts: Counts, rate: float, rng: np.random.Generator) -> Counts:
     return counts - given + _tally(owners, given.sum(axis=0), len(counts))
 
 
-def _random_widths(classes: int, sets: int, lo: int, hi: int, rng: np.random.Generator) -> Counts:
+def _random_widths(classes: int, sets: int, lo: int, hi: int, rng: Generator) -> Integers:
     if not sets * lo <= classes <= sets * hi:
         raise UserError(f"partition labelsets:{sets}:{lo}-{hi}: {sets} such sets cannot make up {classes} labels")
     widths = np.full(sets, lo)
@@ -266,7 +258,7 @@ def _random_widths(classes: int, sets: int, lo: int, hi: int, rng: np.random.Gen
     return widths
 
 
-def _labels(sizes: Counts, clients: int, lo: int, hi: int, rng: np.random.Generator) -> Counts:
+def _labels(sizes: Integers, clients: int, lo: int, hi: int, rng: Generator) -> Integers:
     classes = len(sizes)
     if hi > classes:
         raise UserError(f"partition labels:{hi}: a client cannot hold {hi} labels, there are only {classes}")
@@ -282,7 +274,7 @@ def _labels(sizes: Counts, clients: int, lo: int, hi: int, rng: np.random.Genera
     return counts
 
 
-def even_sizes(total: int, parts: int, rng: np.random.Generator) -> Counts:
+def even_sizes(total: int, parts: int, rng: Generator) -> Integers:
     """``(parts,)`` sizes that sum to ``total`` and differ by at most one, by lot."""
     base, odd = divmod(total, parts)
     sizes = np.full(parts, base, dtype=np.int64)
@@ -290,10 +282,10 @@ def even_sizes(total: int, parts: int, rng: np.random.Generator) -> Counts:
     return sizes
 
 
-def proportional_sizes(total: int, weights: Counts) -> Counts:
+def proportional_sizes(total: int, weights: Integers) -> Integers:
     """``(parts,)`` sizes >= 1 that sum to ``total >= parts``, nearest to ``weights``' shares."""
     quota = total * weights / weights.sum()
-    sizes: Counts = np.maximum(np.floor(quota), 1).astype(np.int64)
+    sizes: Integers = np.maximum(np.floor(quota), 1).astype(np.int64)
     while missing := total - int(sizes.sum()):
         step = 1 if missing > 0 else -1
         error = np.where((step > 0) | (sizes > 1), step * (quota - sizes), -np.inf)
@@ -301,14 +293,14 @@ def proportional_sizes(total: int, weights: Counts) -> Counts:
     return sizes
 
 
-def log_gamma(shape: Floats, rng: np.random.Generator) -> Floats:
+def log_gamma(shape: Doubles, rng: Generator) -> Doubles:
     """Logarithms of independent Gamma(shape, 1) draws; rows normalised to sum to 1 are Dirichlet draws. Against
     underflow: Gamma(a) = Gamma(a + 1) U^(1/a).
     """
     return np.log(rng.standard_gamma(shape + 1)) + np.log1p(-rng.random(shape.shape)) / shape
 
 
-def rounded(totals: Counts, shares: Floats, rng: np.random.Generator) -> Counts:
+def rounded(totals: Integers, shares: Doubles, rng: Generator) -> Integers:
     """Whole numbers ``(rows, parts)`` with row sums ``totals`` and means ``totals * shares``, each its mean rounded up
     or down, by systematic sampling: one random offset a row.
     """
@@ -319,7 +311,7 @@ def rounded(totals: Counts, shares: Floats, rng: np.random.Generator) -> Counts:
     return np.diff(whole, axis=1, prepend=0)
 
 
-def allot(want: Counts, log_weights: Floats, supply: Counts, rng: np.random.Generator) -> Counts:
+def allot(want: Integers, log_weights: Doubles, supply: Integers, rng: Generator) -> Integers:
     """Give every row ``want[i]`` units, of kinds drawn by its weights, from a limited supply of each: (rows, kinds)
     counts.
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.data.catalogue import SYNTHETIC
-from coterie.data.dataset import Dataset, Floats, Ints, from_arrays
+from coterie.data.dataset import Dataset, from_arrays
 from coterie.data.partition import Split, drawn_test, pools_of, set_aside, whole
 from coterie.data.schemes import even_sizes, log_gamma, parse, rounded
 from coterie.data.tasks import Task, parts_of, tasks_of
+from coterie.protocol.arrays import Doubles, Floats, Integers
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 
@@ -36,8 +36,7 @@ _CENTRES, _APART = 2, 5.0
 _MOST_NUMBERS = 1 << 26  # of the test set
 _LAWS = ("iid", "hsu", "dirichlet", "labels", "shards", "labelsets")
 
-Counts = NDArray[np.int64]
-Law = Callable[[np.random.Generator, int], Counts]
+Law = Callable[[np.random.Generator, int], Integers]
 """(classes,) samples of each class, from a client's random numbers and its number."""
 
 
@@ -70,7 +69,7 @@ def _centres(name: str) -> Floats:
     return normal * np.float32(_APART / np.sqrt(2 * features))
 
 
-def drawn(name: str, labels: Ints, source: np.random.Generator) -> Floats:
+def drawn(name: str, labels: Integers, source: np.random.Generator) -> Floats:
     """(n, features) float32 of classes (n,), in stored units."""
     centres = _centres(name)
     chosen = centres[labels, source.integers(_CENTRES, size=len(labels))]
@@ -94,20 +93,20 @@ class Drawn(Split):
     def task(self, client: int) -> Task:
         return self.tasks[0 if self.groups is None or len(self.tasks) == 1 else int(self.groups[client])]
 
-    def counts(self, client: int) -> Counts:
+    def counts(self, client: int) -> Integers:
         """(classes,) training samples, by the data set's names. Read-only."""
         assert self.law is not None
         return _counts(self.law, self.seed, client)
 
     @cached_property
-    def _pools(self) -> tuple[Ints, ...]:
+    def _pools(self) -> tuple[Integers, ...]:
         dataset = self.tasks[0].dataset  # groups have other labels for the same samples
         return pools_of(dataset.y_test, np.arange(dataset.classes))
 
     def size(self, client: int) -> int:
         return int(self.counts(client).sum())
 
-    def train_samples(self, client: int) -> tuple[Floats, Ints]:
+    def train_samples(self, client: int) -> tuple[Floats, Integers]:
         """Normalised samples (n, features) and labels (n,) of the client's task."""
         task, counts = self.task(client), self.counts(client)
         labels = np.repeat(np.arange(len(counts)), counts)
@@ -115,7 +114,7 @@ class Drawn(Split):
         zero, unit = task.dataset.zero_and_unit
         return (x - zero) / unit, labels if task.names is None else task.names[labels]
 
-    def test_samples(self, client: int) -> Ints:
+    def test_samples(self, client: int) -> Integers:
         """Indices into the test set, ascending."""
         source = rng(self.seed, f"client/{client}", "test samples")
         (found,) = drawn_test(self.counts(client)[None], self._pools, TEST_SAMPLES, source)
@@ -123,7 +122,7 @@ class Drawn(Split):
 
 
 @lru_cache(HELD_CLIENTS)  # asked for a client's size, its samples and its test samples
-def _counts(law: Law, seed: int, client: int) -> Counts:
+def _counts(law: Law, seed: int, client: int) -> Integers:
     found = law(rng(seed, f"client/{client}", "classes"), client)
     found.setflags(write=False)
     return found
@@ -151,7 +150,7 @@ def deal_synthetic(
         raise UserError(f"samples={samples:,} are fewer than one for each of {clients:,} clients: take more samples")
     tasks = tasks_of(kind, dataset, clients, seed, None) if kind else (Task(dataset),)
     sets = labels = None
-    groups: Ints | None = None
+    groups: Integers | None = None
     many = len(tasks)
     if skew.startswith("labelsets"):
         sets = label_sets(skew, dataset.classes, clients, seed)
@@ -165,7 +164,7 @@ def deal_synthetic(
     return split, tasks
 
 
-def label_sets(skew: str, classes: int, clients: int, seed: int) -> tuple[Ints, ...]:
+def label_sets(skew: str, classes: int, clients: int, seed: int) -> tuple[Integers, ...]:
     """The classes of ``labelsets:K``, disjoint, nearly equal, by the seed; raises UserError."""
     found = re.fullmatch("labelsets:([1-9][0-9]{0,8})", skew)
     if found is None or int(found[1]) > min(classes, clients):
@@ -183,8 +182,8 @@ def law_of(
     classes: int,
     mean: float,
     min_samples: int | None = None,
-    groups: Ints | None = None,
-    sets: tuple[Ints, ...] | None = None,
+    groups: Integers | None = None,
+    sets: tuple[Integers, ...] | None = None,
 ) -> Law:
     """What a label skew makes of one client. groups: (clients,) into sets. Raises UserError."""
     parse(skew)  # which knows what is wrong with it
@@ -207,7 +206,7 @@ def law_of(
         if last > classes:
             raise UserError(f"partition {skew}: a client cannot hold {last} labels, there are only {classes}")
 
-        def some_labels(source: np.random.Generator, client: int) -> Counts:
+        def some_labels(source: np.random.Generator, client: int) -> Integers:
             held = source.permutation(classes)[: source.integers(first, last + 1)]
             return _spread(classes, many, held, source)
 
@@ -216,7 +215,7 @@ def law_of(
     assert groups is not None
     owned, of = sets, groups
 
-    def of_group(source: np.random.Generator, client: int) -> Counts:
+    def of_group(source: np.random.Generator, client: int) -> Integers:
         counts, own = np.zeros(classes, np.int64), owned[of[client]]
         counts[own] = source.multinomial(many, np.full(len(own), 1 / len(own)))
         return counts
@@ -224,22 +223,22 @@ def law_of(
     return of_group
 
 
-def _spread(classes: int, many: int, held: Ints, source: np.random.Generator) -> Counts:
+def _spread(classes: int, many: int, held: Integers, source: np.random.Generator) -> Integers:
     counts = np.zeros(classes, np.int64)
     np.add.at(counts, held, even_sizes(many, len(held), source))
     return counts
 
 
-def _proportions(weights: NDArray[np.float64], many: int, source: np.random.Generator, client: int) -> Counts:
+def _proportions(weights: Doubles, many: int, source: np.random.Generator, client: int) -> Integers:
     log_q = log_gamma(weights, source)[0]
     q = np.exp(log_q - log_q.max())
     return source.multinomial(many, q / q.sum())
 
 
-def _gammas(classes: int, beta: float, mean: float, least: int, source: np.random.Generator, client: int) -> Counts:
+def _gammas(classes: int, beta: float, mean: float, least: int, source: np.random.Generator, client: int) -> Integers:
     log_g = log_gamma(np.full((1, classes), beta), source)
     wanted = mean / classes / beta * np.exp(log_g).sum()
     total = max(least, int(np.floor(wanted + source.random())))
     q = np.exp(log_g - log_g.max())
-    counts: Counts = rounded(np.array([total]), q / q.sum(), source)[0]
+    counts: Integers = rounded(np.array([total]), q / q.sum(), source)[0]
     return counts

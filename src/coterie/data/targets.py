@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from coterie.protocol.arrays import Array, Doubles, Floats, Integers
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import TaskKind
 
-Doubles = NDArray[np.float64]
 _EXACT = 2.0**53  # below it a double is exact
 
 
@@ -30,7 +29,7 @@ class Targets:
     zero: Doubles | None = None
     unit: Doubles | None = None
 
-    def scores(self, outputs: NDArray[Any]) -> Doubles:
+    def scores(self, outputs: Array) -> Doubles:
         """Probabilities (..., k), or for regression numbers in stored units."""
         from scipy.special import expit, softmax  # here, so that a list of data sets does not wait for scipy
 
@@ -39,13 +38,13 @@ class Targets:
             return np.asarray(softmax(outputs, axis=-1))
         return np.asarray(expit(outputs)) if self.task == "multilabel" else self.stored(outputs)
 
-    def stored(self, labels: NDArray[Any]) -> NDArray[Any]:
+    def stored(self, labels: Array) -> Array:
         """In the units of the data."""
         if self.zero is None or self.unit is None:
             return labels
         return np.asarray(labels * self.unit + self.zero)
 
-    def counts(self, labels: NDArray[Any], outputs: int) -> NDArray[np.int64]:
+    def counts(self, labels: Array, outputs: int) -> Integers:
         """(outputs,) samples of each class or label; for regression (1,)."""
         if self.task == "classes":
             return np.bincount(labels, minlength=outputs).astype(np.int64)
@@ -57,7 +56,7 @@ class Targets:
 _MOST_NUMBERS = 20  # of classes that few samples each have
 
 
-def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def coded(labels: Sequence[tuple[str, Array]]) -> tuple[Integers, tuple[str, ...]]:
     """Labels as numbers 0, 1, ... (N,) in the order of their values, and these. Raises UserError.
 
     labels: their source, and (n,) numbers or text. Text of a number is a number.
@@ -89,7 +88,7 @@ def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64]
     return codes.astype(np.int64), tuple(map(str, values))
 
 
-def whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
+def whole(y: Array, where: str) -> Integers | None:
     """Labels (n,) as whole numbers; None if one is a word. Raises UserError."""
     try:
         values = y.astype(np.float64)
@@ -129,7 +128,7 @@ def check_words(labels: Sequence[tuple[str, Iterable[Any]]]) -> None:
         )
 
 
-def _check_digits(labels: Sequence[tuple[str, NDArray[Any]]]) -> None:
+def _check_digits(labels: Sequence[tuple[str, Array]]) -> None:
     spelt: dict[int, str] = {}
     for where, y in labels:
         for text in dict.fromkeys(y) if y.dtype.kind == "O" else ():
@@ -141,9 +140,7 @@ def _check_digits(labels: Sequence[tuple[str, NDArray[Any]]]) -> None:
                 )
 
 
-def several(
-    y_train: NDArray[Any], y_test: NDArray[Any], names: tuple[str, ...] | None, where: str
-) -> tuple[NDArray[np.float32], NDArray[np.float32], Targets]:
+def several(y_train: Array, y_test: Array, names: tuple[str, ...] | None, where: str) -> tuple[Floats, Floats, Targets]:
     """Of ``multilabel``: (n,) or (n, k) zeros and ones, as (n, k). Raises UserError."""
     train, test = _numbers(y_train, where), _numbers(y_test, where)
     for labels in (train, test):
@@ -154,8 +151,8 @@ def several(
 
 
 def standardised(
-    y_train: NDArray[Any], y_test: NDArray[Any], names: tuple[str, ...] | None, where: str
-) -> tuple[NDArray[np.float32], NDArray[np.float32], Targets]:
+    y_train: Array, y_test: Array, names: tuple[str, ...] | None, where: str
+) -> tuple[Floats, Floats, Targets]:
     """Of ``regression``: (n,) or (n, k), as (n, k), mean 0 and deviation 1. Raises UserError."""
     train, test = _numbers(y_train, where), _numbers(y_test, where)
     zero, unit = train.mean(0), train.std(0)
@@ -165,7 +162,7 @@ def standardised(
     return scaled[0], scaled[1], Targets("regression", names, zero, unit)
 
 
-def _numbers(y: NDArray[Any], where: str) -> Doubles:
+def _numbers(y: Array, where: str) -> Doubles:
     try:
         y = np.asarray(y).astype(np.float64)
     except (ValueError, TypeError):

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coterie.data.changes import SampleChange, changes_of
-from coterie.data.dataset import Dataset, Floats, Ints, Part
+from coterie.data.dataset import Dataset, Part
 from coterie.data.partition import Split, kept_of, partition, set_aside, whole
 from coterie.data.schemes import FORMS, TASK_FORMS, even_sizes, is_own, kinds
+from coterie.protocol.arrays import Floats, Integers
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.randomness import rng
 
@@ -35,14 +36,14 @@ class Task:
 
     dataset: Dataset
     change: SampleChange | None = None
-    names: Ints | None = None
+    names: Integers | None = None
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
         """Normalised samples ``(n, *input_shape) float32``; by default the whole split."""
         x = self.dataset.inputs(indices, split)
         return x if self.change is None else self.change.apply(x, self.dataset)
 
-    def labels(self, indices: ArrayLike | None = None, split: Part = "train") -> Ints:
+    def labels(self, indices: ArrayLike | None = None, split: Part = "train") -> Integers:
         """Labels ``(n,) int64``."""
         y = self.dataset.labels(indices, split)
         return y if self.names is None else self.names[y]
@@ -149,7 +150,7 @@ def with_fewer_tests(dataset: Dataset, samples: int, seed: int) -> Dataset:
     return replace(dataset, x_test=dataset.x_test[kept], y_test=dataset.y_test[kept], source=words)
 
 
-def _labels(dataset: Dataset, part: Part = "train") -> Ints:
+def _labels(dataset: Dataset, part: Part = "train") -> Integers:
     y = dataset.labels(split=part)
     return y if dataset.targets.task == "classes" else np.zeros(len(y), np.int64)
 
@@ -270,7 +271,7 @@ def _domains(spec: str, names: Sequence[str], dataset: Dataset, load: Load | Non
     return tuple(map(Task, (dataset, *others)))
 
 
-def permutations(classes: int, groups: int, draw: np.random.Generator) -> tuple[Ints, ...]:
+def permutations(classes: int, groups: int, draw: np.random.Generator) -> tuple[Integers, ...]:
     """``groups`` (<= classes!) different orders (classes,) int64 of the labels, the first as they are.
 
     Any two of the first ``classes`` differ at every label: turns of a random circle. The rest are random.

@@ -8,7 +8,7 @@ from coterie.deploy.home import Home
 from coterie.deploy.plan import Plan
 from coterie.devices.profiles import Profile, fleet
 from coterie.runs.config import Resolved
-from coterie.runs.surroundings import epochs_of, surroundings_of
+from coterie.runs.surroundings import Surroundings, epochs_of
 from coterie.transport.clock import Clock as Clock
 from coterie.transport.clock import Instant, RehearsedClock
 
@@ -30,7 +30,7 @@ def device_of(home: Home, plan: Plan, config: Resolved) -> tuple[Profile | None,
     """A party's profile (None without), its clock, and the local epochs of a round."""
     names, settings = plan.roster.of_role(plan.client_role), config.own
     if plan.settings.rehearsal:
-        around = surroundings_of(config, names)
+        around = Surroundings(config, names)
         virtual = RehearsedClock(home.name, list(plan.roster.by_name), around.links)
         epochs = epochs_of(around.devices, settings, config.seed)
         return around.devices.get(home.name), virtual, epochs.get(home.name, 1)

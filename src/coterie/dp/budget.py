@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON
 from coterie.dp.ledger import DELTA, Ledger, Neighbours, Release
 from coterie.protocol.errors import UserError
+from coterie.protocol.options import LARGEST, AtLeastOne
 
 
 @dataclass(frozen=True)
@@ -43,3 +47,22 @@ class Budget:
 
     def left(self, ledger: Ledger) -> float:
         return max(0.0, self.epsilon - self.spent(ledger)) if math.isfinite(self.spent(ledger)) else 0.0
+
+
+@dataclass(frozen=True)
+class Budgeted:
+    """Settings of noise that may follow from a budget.
+
+    noise: standard deviation of the noise over the sensitivity; None for what ``epsilon`` asks for.
+    epsilon: budget of a client, which uploads nothing that would take it beyond this; None for no budget.
+    private_rounds: the uploads that this budget is for, where ``noise`` follows from it.
+    dp_delta: delta of the budget and of the ledger.
+    """
+
+    noise: Annotated[float | None, Meta(ge=0, le=LARGEST)] = None
+    epsilon: float | None = None
+    private_rounds: AtLeastOne = 10
+    dp_delta: float = 1e-5
+
+    def budget(self) -> Budget | None:
+        return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)

@@ -133,14 +133,12 @@ def _numbers(every: list[SentField], models: Collection[Field], classes: int) ->
             yield together
 
 
-@attack(
-    "short-arrays",
-    "party that receives clients' messages",
-    "labels",
-    "looks for label counts among the numbers of short arrays, whatever they are for",
-)
+@attack("short-arrays", "party that receives clients' messages", "labels")
 def short_arrays(run: Recorded, sent: SentField) -> list[Measured]:
-    """Raises UserError if there is nothing to compare."""
+    """Looks for label counts among the numbers of short arrays, whatever they are for.
+
+    Raises UserError if there is nothing to compare.
+    """
     what = f"label shares, by {sent.message}.{'/'.join(sent.fields)}"
     found, why = [], ""
     for of in sent.rounds():

@@ -1,7 +1,6 @@
 """Attacks on label counts that clients are told in sums, for every system (``padded_counts``, ``hidden_counts``).
 
-The server knows the sum of each list, but of hidden groups none. A client takes its own counts off what it is told; all
-but one together know that one's.
+The server knows the sum of each list, but of hidden groups none. Clients take their own counts off what they are told.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
+from coterie.privacy.attacks.labels import total_variation
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.attacks.sparsity import total_variation
 from coterie.privacy.audits import Attack, Finding, Measured, Recorded, applied, attack
 from coterie.privacy.measures import check_classes
 from coterie.protocols.hidden_counts import GroupCounts
@@ -85,8 +84,9 @@ def _told(run: Recorded, name: str) -> Counts | None:
     return np.asarray(told[-1], np.int64) if told else None
 
 
-@attack("counts-by-list", "server", "labels", "takes each list's label shares for those of every client on it")
+@attack("counts-by-list", "server", "labels")
 def _by_list(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
+    """Takes each list's label shares for those of every client on it."""
     known = [(model, model.sums) for model in opened if model.sums is not None]
     if not known:
         raise fl.UserError("no server opens a sum of hidden groups' label counts")
@@ -96,8 +96,9 @@ def _by_list(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
     yield Measured(role, f"label shares, {SUMS_OF}", _scored(run, clients, guess, []))
 
 
-@attack("counts-by-member", "client", "labels", "takes its own label counts off the sum, and the rest for each other's")
+@attack("counts-by-member", "client", "labels")
 def _by_member(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
+    """Takes its own label counts off the sum, and the rest for each other's."""
     role = run.federation.common.roster.client_role
     for model in opened:
         for client in model.clients:
@@ -106,8 +107,9 @@ def _by_member(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured
             yield Measured(role, f"label shares of others, {SUMS_OF}", found)
 
 
-@attack("counts-by-all-but-one", "clients", "labels", "all but one of a model take their label counts off the sum")
+@attack("counts-by-all-but-one", "clients", "labels")
 def _by_all_but_one(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
+    """All but one of a model take their label counts off the sum."""
     for model in opened:
         own = run.label_counts[model.clients].sum(axis=0)
         for client in model.clients:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.privacy.attacks import labels, sparsity
-from coterie.privacy.audits import Measured, tried
+from coterie.privacy.attacks import labels
+from coterie.privacy.audits import Measured, Recorded, tried
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -46,48 +45,33 @@ def by_estimate(who: str, guess: Doubles, label_counts: Array) -> Iterator[Measu
         yield tried(who, "top label", lambda: labels.top_label_hit_rate(guess, label_counts), topic="labels")
 
 
-def alike(
-    who: str, by: str, pairs: Array, clients: Any, label_counts: Array, groups: Array | None
-) -> Iterator[Measured]:
-    """Which pairs of these clients (n,) are similar, by (n, n) numbers that grow with similarity. label_counts, groups:
-    of all clients.
-    """
-    similar = f"which pairs have similar labels, by {by}"
-    yield tried(
-        who, similar, lambda: labels.pair_correlation(pairs, check_classes(label_counts[clients])), topic="groups"
-    )
-    if groups is not None and labels.telling(groups[clients]):
+def alike(run: Recorded, who: str, by: str, pairs: Array, clients: Any) -> Iterator[Measured]:
+    """Which pairs of these clients (n,) are similar, by (n, n) numbers that grow with similarity."""
+    counts, similar = run.label_counts[clients], f"which pairs have similar labels, by {by}"
+    yield tried(who, similar, lambda: labels.pair_correlation(pairs, check_classes(counts)), topic="groups")
+    groups = None if run.groups is None else run.groups[clients]
+    if groups is not None and labels.telling(groups):
         same = f"which pairs are of one group, by {by}"
-        yield Measured(who, same, labels.pair_auc(pairs, groups[clients]), topic="groups")
+        yield Measured(who, same, labels.pair_auc(pairs, groups), topic="groups")
 
 
-def by_memberships(
-    who: str, by: str, phi: Array, clients: Any, label_counts: Array, groups: Array | None
-) -> Iterator[Measured]:
+def by_memberships(run: Recorded, who: str, by: str, phi: Array, clients: Any) -> Iterator[Measured]:
     """``alike``, by clusters phi (n, c) bool; and which pairs share a top label."""
     pairs = labels.similar_pairs(phi)
-    yield from alike(who, by, pairs, clients, label_counts, groups)
-    top = label_counts[clients].argmax(axis=1)
+    yield from alike(run, who, by, pairs, clients)
+    top = run.label_counts[clients].argmax(axis=1)
     if labels.telling(top):
         yield Measured(who, f"which pairs have one top label, by {by}", labels.pair_auc(pairs, top), topic="groups")
 
 
-def memberships(
-    who: str, clusters: Array, clients: Any, label_counts: Array, groups: Array | None
-) -> Iterator[Measured]:
+def memberships(run: Recorded, who: str, clusters: Array, clients: Any) -> Iterator[Measured]:
     """``by_memberships``, for one cluster each (n,)."""
     if len(clients) < 3:
         what = "which pairs have similar labels, by cluster"
         yield Measured(who, what, None, why="there are fewer than 3 clients", topic="groups")
         return
     phi = np.asarray(clusters)[:, None] == np.unique(clusters)
-    yield from by_memberships(who, "cluster", phi, clients, label_counts, groups)
-
-
-def selections(who: str, counts: Array, samples: Array, label_counts: Array) -> Iterator[Measured]:
-    """What numbers of selections (n,) reveal of samples (n,) and of labels' variety."""
-    yield tried(who, "number of samples, by selections", lambda: labels.rank_correlation(counts, samples, "samples"))
-    yield by_variety(who, "selections", counts, label_counts)
+    yield from by_memberships(run, who, "cluster", phi, clients)
 
 
 def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measured:
@@ -96,39 +80,13 @@ def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measure
     return tried(who, f"variety of labels, by {by}", lambda: labels.rank_correlation(values, entropy, "label entropy"))
 
 
-@dataclass(frozen=True, eq=False)
-class Auxiliary:
-    """From an attacker's own labelled samples.
-
-    means: (classes, C) of ``attacks/sparsity.py: class_means``.  prior: (classes,) its samples of each class.
-    """
-
-    means: Doubles
-    prior: Array
-
-    @classmethod
-    def of(cls, vectors: Array, known: Array, classes: int) -> Auxiliary:
-        """vectors: (m, C), made as clients make theirs.  known: (m,) their labels."""
-        return cls(sparsity.class_means(vectors, known, classes), np.bincount(known, minlength=classes))
-
-    def shares(self, vectors: Array) -> Doubles:
-        """(n, classes) by ``shares_by_nnls``, from vectors (n, C). Raises UserError where no class is known."""
-        return sparsity.shares_by_nnls(vectors, self.means)
-
-
 def by_shares(
     who: str, estimate: Doubles, prior: Array, label_counts: Array, clusters: Array | None = None
 ) -> Iterator[Measured]:
-    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``.  clusters: (n,) whose mean estimate is
-    each client's guess.
+    """Label shares by name, from estimates (n, classes) of ``attacks/labels.py``.  clusters: (n,) whose mean estimate
+    is each client's guess.
     """
-    estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)
-    yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))
+    estimate = estimate if clusters is None else labels.by_cluster(estimate, clusters)
+    yield tried(who, "label shares", lambda: labels.total_variation(estimate, label_counts, prior))
     yield tried(who, "top label", lambda: labels.top_label_hit_rate(estimate, label_counts))
     yield tried(who, "label shares above average", lambda: labels.share_correlation(estimate, label_counts))
-
-
-def by_unnamed_shares(who: str, estimate: Doubles, prior: Array, label_counts: Array) -> Measured:
-    """What shuffled estimates (n, classes) reveal of the clients as a whole; label counts in any order."""
-    what = "label shares of unnamed clients"
-    return tried(who, what, lambda: sparsity.unnamed_total_variation(estimate, label_counts, prior))

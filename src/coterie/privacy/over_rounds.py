@@ -1,7 +1,6 @@
 """Attacks on sums over rounds, for every system whose clients are sent models in the clear.
 
-The change of such a model is a weighted mean of updates. Its sender, who knows who answered, solves for each client's
-part, or takes the difference of two rounds that differ by one client.
+The change of such a model is a weighted mean of updates, and its sender knows who answered.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.privacy.attacks.hidden_groups import by_names
 from coterie.privacy.attacks.labels import label_shares_from_bias, last_bias
-from coterie.privacy.attacks.membership import membership_auc
+from coterie.privacy.attacks.samples import membership_auc
 from coterie.privacy.audits import Attack, Finding, Measured, Recorded, applied, attack
 from coterie.privacy.measures import by_estimate
 from coterie.privacy.plain import losses, models_in, same_pool
@@ -76,9 +75,12 @@ def _linked(run: Recorded, sender: str, rounds: dict[int, dict[bytes, Sent]]) ->
     return found
 
 
-@attack("sums-by-names", SENDER, "labels", "solves for each client's part in a model's changes from round to round")
+@attack("sums-by-names", SENDER, "labels")
 def _by_names(run: Recorded, line: SentModel) -> Iterator[Measured]:
-    """Where always the same clients answer, nothing can be solved for."""
+    """Solves for each client's part in a model's changes from round to round.
+
+    Where always the same clients answer, nothing can be solved for.
+    """
     changes = line.changes(last_bias(run.spec))
     clients = sorted(set().union(*(line.answered[r] for r in changes)))
     if len(changes) < 2 or len(clients) < 3:
@@ -88,8 +90,9 @@ def _by_names(run: Recorded, line: SentModel) -> Iterator[Measured]:
     yield from _scored(run, line, parts, clients, "by regression of sums on names")
 
 
-@attack("differences-of-sums", SENDER, "labels", "takes the difference of two rounds in which one client came or went")
+@attack("differences-of-sums", SENDER, "labels")
 def _differences(run: Recorded, line: SentModel) -> Iterator[Measured]:
+    """Takes the difference of two rounds in which one client came or went."""
     guesses: dict[int, list[Floats]] = {}
     for (r, one), (s, other) in pairwise(line.changes(last_bias(run.spec)).items()):
         there = line.answered[r], line.answered[s]
@@ -110,11 +113,12 @@ def _scored(run: Recorded, line: SentModel, parts: Floats, clients: Sequence[int
         yield from [one._replace(what=f"{one.what}, {how}")] * max(1, len(run.lines))
 
 
-@attack(
-    "membership-in-sums", "client", "samples", "tells from losses under the model that it is sent who was trained on"
-)
+@attack("membership-in-sums", "client", "samples")
 def _members(run: Recorded, line: SentModel) -> Iterator[Measured]:
-    """The loss under the public start is the sample's difficulty (Watson et al., ICLR 2022)."""
+    """Tells from losses under the model that it is sent who was trained on.
+
+    The loss under the public start is the sample's difficulty (Watson et al., ICLR 2022).
+    """
     model = line.models[max(line.models)]
     sides: tuple[list[Floats], list[Floats]] = [], []
     for client in sorted(line.holders):

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.affinity import pairwise_distances
-from coterie.privacy.attacks.inversion import dense_inputs, recovery
 from coterie.privacy.attacks.labels import label_shares_by_rows
-from coterie.privacy.attacks.membership import beyond_references, membership_auc
 from coterie.privacy.attacks.result import AttackResult
+from coterie.privacy.attacks.samples import beyond_references, dense_inputs, membership_auc, recovery
 from coterie.privacy.audits import Attack, AuditSamples, Finding, Measured, Recorded, applied, attack
 from coterie.privacy.measures import alike, by_estimate, profiles
+from coterie.protocol.messages import forms
 from coterie.training.evaluate import judge_many
 from coterie.transport.transcript import Seen, View
 
@@ -104,8 +104,9 @@ def _received(run: Recorded, view: View) -> Iterator[_Sent]:
     party, publics = view.party.partition(" as ")[0], run.federation.common.starts
     known = run.federation.common.roster.by_name
     for seen in view.seen:
-        by_client = seen.src in run.clients and seen.src != party and seen.message is not None
-        if not by_client or getattr(seen.message, "SRC", fl.ANY) not in (fl.ANY, known[seen.src].role):
+        if seen.message is None or seen.src not in run.clients or seen.src == party:
+            continue
+        if seen.message.SRC not in (fl.ANY, known[seen.src].role):
             continue  # of a client in another role (a leader, say) it is no single model
         weights = models_in(run, seen.message)
         if weights is not None:
@@ -132,7 +133,7 @@ def models_in(run: Recorded, message: fl.Message | None) -> Floats | None:
 
 def model_field(message: fl.Message, size: int, several: int) -> str | None:
     """The name of the first array of floats of this size, or of ``several``; or None."""
-    for name, kind in getattr(message, "ARRAYS", {}).items():
+    for name, kind in forms(type(message)).arrays.items():
         values = getattr(message, name)
         if kind.dtype in ("<f4", "<f8") and values is not None and values.size in {size, several * size}:
             return str(name)
@@ -169,9 +170,9 @@ def _are_changes(sent: list[_Sent], buffers: NDArray[np.bool_]) -> bool:
 _BY = "party that receives plain updates"
 
 
-@attack("plain-models", _BY, "models", "reads single clients' models under their names")
+@attack("plain-models", _BY, "models")
 def _models_and_names(run: Recorded, updates: Updates) -> Iterator[Measured]:
-    """These need no attack: models and names are in the updates."""
+    """Reads single clients' models under their names."""
     role, n = updates.role, len(updates.clients)
     yield Measured(role, "models, as they are sent", AttackResult("models read (share)", 1.0, 0.0, 1.0, n))
     if n > 1:
@@ -179,8 +180,9 @@ def _models_and_names(run: Recorded, updates: Updates) -> Iterator[Measured]:
         yield Measured(role, "re-linked, by name", linked, topic="identity")
 
 
-@attack("plain-label-shares", _BY, "labels", "tells which classes a client has more of than others")
+@attack("plain-label-shares", _BY, "labels")
 def _labels(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    """Tells which classes a client has more of than others."""
     _check_clients(updates, 2)
     yield from profiles(updates.role, updates.steps, run.label_counts[updates.clients], run.spec)
 
@@ -190,20 +192,23 @@ def _check_clients(updates: Updates, least: int) -> None:
         raise fl.UserError(f"it compares clients, and no round has plain updates of {least} or more")
 
 
-@attack("plain-row-lengths", _BY, "labels", "tells the same from how far each class's row of the last layer moves")
+@attack("plain-row-lengths", _BY, "labels")
 def _row_lengths(run: Recorded, updates: Updates) -> Iterator[Measured]:
-    """Where training corrects for the classes' shares, rows tell what the bias does not."""
+    """Tells the same from how far each class's row of the last layer moves.
+
+    Where training corrects for the classes' shares, rows tell what the bias does not.
+    """
     _check_clients(updates, 2)
     guess = label_shares_by_rows(updates.steps, run.spec)
     for one in by_estimate(updates.role, guess, run.label_counts[updates.clients]):
         yield one._replace(what=f"{one.what}, by row lengths")
 
 
-@attack("plain-similar-clients", _BY, "groups", "tells which clients have similar data")
+@attack("plain-similar-clients", _BY, "groups")
 def _alike(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    """Tells which clients have similar data."""
     _check_clients(updates, 3)
-    distances = -pairwise_distances(updates.steps)
-    yield from alike(updates.role, "updates", distances, updates.clients, run.label_counts, run.groups)
+    yield from alike(run, updates.role, "updates", -pairwise_distances(updates.steps), updates.clients)
 
 
 def losses(run: Recorded, weights: Floats, client: int) -> tuple[Floats, Floats]:
@@ -225,8 +230,9 @@ def same_pool(run: Recorded, clients: Iterable[int]) -> bool:
     return all(run.samples(run.clients[i]).same_pool for i in clients)
 
 
-@attack("membership", _BY, "samples", "tells from losses which samples were trained on")
+@attack("membership", _BY, "samples")
 def _members(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    """Tells from losses which samples were trained on."""
     if not updates.slow:
         return
     pairs = (losses(run, weights, i) for i, weights in zip(updates.clients, updates.models, strict=True))
@@ -235,9 +241,9 @@ def _members(run: Recorded, updates: Updates) -> Iterator[Measured]:
     yield Measured(updates.role, "samples that were trained on, by loss", result)
 
 
-@attack("membership-likelihood", _BY, "samples", "tells the same by the losses under models of other clients, too")
+@attack("membership-likelihood", _BY, "samples")
 def _likely_members(run: Recorded, updates: Updates) -> Iterator[Measured]:
-    """Other clients' models of the round stand for models without a client's samples."""
+    """Tells the same by the losses under models of other clients, too."""
     if not updates.slow:
         return
     _check_clients(updates, 3)
@@ -253,8 +259,9 @@ def _likely_members(run: Recorded, updates: Updates) -> Iterator[Measured]:
     yield Measured(updates.role, "samples that were trained on, by likelihood ratio", result)
 
 
-@attack("gradient-inversion", _BY, "samples", "recovers training samples from the step of a dense first layer")
+@attack("gradient-inversion", _BY, "samples")
 def _inputs(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    """Recovers training samples from the step of a dense first layer."""
     if not updates.slow:
         return
     guesses = [dense_inputs(step, run.spec, int(np.prod(run.model.input_shape))) for step in updates.steps]
@@ -278,8 +285,8 @@ def like_samples(
 ) -> tuple[Floats, list[Floats], float]:
     """Samples (n, f) of a client, draws of n others with the same labels, and the share that a draw is of these.
 
-    pool: of every client, its samples and labels (n, ...).  groups: by client; others of its own are preferred. At most
-    half of a label's other samples are drawn. Raises UserError where there are none.
+    pool: of every client, its samples and labels.  groups: by client; others of its own are preferred. Raises UserError
+    where there are none.
     """
     others = [i for i in range(len(pool)) if i != client]
     if groups is not None:

@@ -1,14 +1,37 @@
-"""Checks of arrays."""
+"""Types and checks of arrays."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.protocol.errors import PeerError, UserError
+
+
+@dataclass(frozen=True)
+class ArrayOf:
+    """Of a message's field: little-endian dtype and number of dimensions. Floats must be finite."""
+
+    dtype: str
+    ndim: int
+
+
+Array = NDArray[Any]
+Floats = Annotated[NDArray[np.float32], ArrayOf("<f4", 1)]
+Floats2D = Annotated[NDArray[np.float32], ArrayOf("<f4", 2)]
+Doubles = Annotated[NDArray[np.float64], ArrayOf("<f8", 1)]
+Integers = Annotated[NDArray[np.int64], ArrayOf("<i8", 1)]
+Bytes2D = Annotated[NDArray[np.uint8], ArrayOf("|u1", 2)]
+Flags2D = Annotated[NDArray[np.bool_], ArrayOf("|b1", 2)]
+"""The first of these also of more dimensions, outside messages."""
+Flags = NDArray[np.bool_]
+Words = NDArray[np.uint32]
+"""Numbers mod 2^32."""
+Words64 = NDArray[np.uint64]
 
 
 def finite(values: ArrayLike, what: str, *axes: str) -> NDArray[np.float64]:

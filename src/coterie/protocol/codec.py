@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from coterie.protocol.digests import LEAST, sha256
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.messages import DTYPES, M, Message, split
+from coterie.protocol.messages import DTYPES, M, Message, forms, split
 
 ARRAY_CODE = 1
 MAX_FIELDS = 64
@@ -137,16 +137,16 @@ def _cut(frame: bytes) -> Iterator[memoryview]:
 
 def _check(message: Message, mistyped: type[Exception]) -> None:
     kind = type(message)
-    for name, types in kind.SCALARS.items():
+    for name, types in forms(kind).scalars.items():
         value, field = getattr(message, name), f"{kind.__name__}.{name}"
         if type(value) not in types:
             options = " or ".join(sorted(option.__name__ for option in types))
             raise mistyped(f"{field}: expected {options}, got {type(value).__name__}")
         if isinstance(value, float) and not math.isfinite(value):
             raise DecodeError(f"{field}: {value} is not finite")
-    for name, expected in kind.ARRAYS.items():
+    for name, expected in forms(kind).arrays.items():
         array, field = getattr(message, name), f"{kind.__name__}.{name}"
-        if array is None and name in kind.OPTIONAL:
+        if array is None and name in forms(kind).optional:
             continue
         if not isinstance(array, np.ndarray):
             got = type(array).__name__
@@ -186,7 +186,7 @@ def content(data: bytes | memoryview) -> memoryview:
 def message_weight(message: Message, size: int) -> int:
     """Of a message of ``size`` encoded bytes. Raises DecodeError for an impossible one."""
     weight = size
-    for name in message.SCALARS:
+    for name in forms(type(message)).scalars:
         if isinstance(field := getattr(message, name), bytes):
             weight += _packed(field_weight(message, name)) - _packed(len(field))
     if weight > MOST_BYTES:
@@ -196,7 +196,7 @@ def message_weight(message: Message, size: int) -> int:
 
 def field_weight(message: Message, name: str) -> int:
     data: bytes = getattr(message, name)
-    parts = split(data) if name in message.BUNDLES else None
+    parts = split(data) if name in forms(type(message)).bundles else None
     if parts is None:
         return weighs(data)
     return len(data) + sum(weighs(part) - len(part) for part in parts)

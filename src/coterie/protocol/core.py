@@ -1,6 +1,11 @@
 """Parties, messages and steps: ``import coterie.protocol.core as fl``. ``coterie.method`` adds more."""
 
+from msgspec import Meta, field
+from msgspec import Struct as State
+from msgspec.structs import replace as changed
+
 from coterie.protocol import codec, state
+from coterie.protocol.arrays import Array, Doubles, Flags, Flags2D, Floats, Floats2D, Integers, Words, Words64
 from coterie.protocol.effects import (
     Compute,
     Effect,
@@ -31,14 +36,11 @@ from coterie.protocol.errors import (
 )
 from coterie.protocol.messages import (
     ANY,
+    HUB,
     Bundle,
     Done,
-    Doubles,
-    Flags2D,
-    Floats,
-    Floats2D,
+    FromHub,
     FromTraining,
-    Integers,
     M,
     Message,
     OfRound,
@@ -63,7 +65,6 @@ from coterie.protocol.party import (
     Work,
     always,
     freeze,
-    from_hub,
     from_party,
     initial,
     initials,
@@ -81,12 +82,14 @@ from coterie.protocol.steps import (
     REFUSED,
     UNACCEPTABLE,
     Answers,
+    Fold,
     NoAnswerError,
     Step,
     Steps,
     ask,
     compute,
     for_each,
+    ignored,
     post,
     spend,
     take,
@@ -99,6 +102,7 @@ from coterie.protocol.system import (
     PartyFactory,
     Sees,
     System,
+    of_each,
     party_type,
     telling,
     two_others,

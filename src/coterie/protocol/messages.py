@@ -10,53 +10,36 @@ import struct
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from functools import cache
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
+from coterie.protocol.arrays import ArrayOf
 from coterie.protocol.errors import DecodeError, PeerError
 
 ANY = "any"
 """The role of a message from, or to, any role."""
+HUB = "the hub"
+"""The sender of a message that only the hub may send, whatever its role is called."""
 
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1", "|b1")
 
 
-@dataclass(frozen=True)
-class ArrayOf:
-    """Little-endian dtype and number of dimensions. Floats must be finite."""
-
-    dtype: str
-    ndim: int
-
-
-Floats = Annotated[NDArray[np.float32], ArrayOf("<f4", 1)]
-Floats2D = Annotated[NDArray[np.float32], ArrayOf("<f4", 2)]
-Doubles = Annotated[NDArray[np.float64], ArrayOf("<f8", 1)]
-Integers = Annotated[NDArray[np.int64], ArrayOf("<i8", 1)]
-Bytes2D = Annotated[NDArray[np.uint8], ArrayOf("|u1", 2)]
-Flags2D = Annotated[NDArray[np.bool_], ArrayOf("|b1", 2)]
 Bundle = Annotated[bytes, "bundle"]
 """A ``bytes`` field with a ``bundle``, whose parts have weights."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, eq=False):
-    """Base of all messages; declare one with ``@message(src=..., dst=...)``.
+    """Base of all messages, between any two parties unless ``@message(src=..., dst=...)`` names their roles.
 
-    ARRAYS, SCALARS: the array fields, and the others' types, by name.  TELLS: in words, what it tells of its sender's
-    data, if stated.  ABOUT: fields of an answer that its request must share.
+    TELLS: in words, what it tells of its sender's data, if stated.  ABOUT: fields of an answer that its request must
+    share.
     """
 
-    SRC: ClassVar[str]
-    DST: ClassVar[str]
-    ARRAYS: ClassVar[dict[str, ArrayOf]]
-    SCALARS: ClassVar[dict[str, frozenset[type]]]
-    BUNDLES: ClassVar[frozenset[str]]
-    TELLS: ClassVar[tuple[str, ...] | None]
-    OPTIONAL: ClassVar[frozenset[str]]
+    SRC: ClassVar[str] = ANY
+    DST: ClassVar[str] = ANY
+    TELLS: ClassVar[tuple[str, ...] | None] = None
     ABOUT: ClassVar[tuple[str, ...]] = ("round",)
 
 
@@ -68,6 +51,12 @@ class OfRound(Message, frozen=True):
     round: int
 
 
+class FromHub(OfRound, frozen=True):
+    """Only the hub may send it: from others it is refused."""
+
+    SRC = HUB
+
+
 class Signed(OfRound, frozen=True, kw_only=True):
     """Its last field is the sender's signature over all others (``crypto/roster.py``)."""
 
@@ -77,44 +66,56 @@ class Signed(OfRound, frozen=True, kw_only=True):
 M = TypeVar("M", bound=Message)
 
 
-def message(*, src: str, dst: str, tells: Sequence[str] | None = None) -> Callable[[type[M]], type[M]]:
+def message(*, src: str = ANY, dst: str = ANY, tells: Sequence[str] | None = None) -> Callable[[type[M]], type[M]]:
     """Name the roles at a message's two ends. Raises TypeError at import for a field that could not travel.
 
     tells: in words, each release of the sender's data, for the ledger; None if not stated.
     """
 
     def declare(cls: type[M]) -> type[M]:
-        arrays: dict[str, ArrayOf] = {}
-        scalars: dict[str, frozenset[type]] = {}
-        optional, bundles = set(), set()
-        for field in msgspec.structs.fields(cls):
-            union = typing.get_origin(field.type) in (typing.Union, types.UnionType)
-            options = set(typing.get_args(field.type) if union else [field.type])
-            absent = options & {type(None)}
-            if absent:
-                optional.add(field.name)
-            option = next(iter(options - absent)) if len(options - absent) == 1 else None
-            if option == Bundle:
-                bundles.add(field.name)
-                option = bytes
-            if marks := [mark for mark in getattr(option, "__metadata__", ()) if isinstance(mark, ArrayOf)]:
-                arrays[field.name] = marks[0]
-            elif option in (int, float, bool, str, bytes):
-                accepted = {option, int} if option is float else {option}
-                scalars[field.name] = frozenset(accepted | absent)
-            else:
-                raise TypeError(f"{cls.__name__}.{field.name}: {field.type} cannot travel in a message; see {__name__}")
-        cls.SRC, cls.DST, cls.ARRAYS, cls.SCALARS = src, dst, arrays, scalars
-        cls.BUNDLES, cls.OPTIONAL = frozenset(bundles), frozenset(optional)
-        cls.TELLS = None if tells is None else tuple(tells)
+        forms(cls)
+        cls.SRC, cls.DST, cls.TELLS = src, dst, None if tells is None else tuple(tells)
         return cls
 
     return declare
 
 
-@message(src=ANY, dst=ANY, tells=())
+class Forms(NamedTuple):
+    """A message's array fields, and the others' types, by name; which hold bundles; which may be None."""
+
+    arrays: dict[str, ArrayOf]
+    scalars: dict[str, frozenset[type]]
+    bundles: set[str]
+    optional: set[str]
+
+
+@cache
+def forms(kind: type[Message]) -> Forms:
+    """Raises TypeError for a field that could not travel."""
+    found = Forms({}, {}, set(), set())
+    for field in msgspec.structs.fields(kind):
+        union = typing.get_origin(field.type) in (typing.Union, types.UnionType)
+        options = set(typing.get_args(field.type) if union else [field.type])
+        absent = options & {type(None)}
+        if absent:
+            found.optional.add(field.name)
+        option = next(iter(options - absent)) if len(options - absent) == 1 else None
+        if option == Bundle:
+            found.bundles.add(field.name)
+            option = bytes
+        if marks := [mark for mark in getattr(option, "__metadata__", ()) if isinstance(mark, ArrayOf)]:
+            found.arrays[field.name] = marks[0]
+        elif option in (int, float, bool, str, bytes):
+            found.scalars[field.name] = frozenset(({option, int} if option is float else {option}) | absent)
+        else:
+            raise TypeError(f"{kind.__name__}.{field.name}: {field.type} cannot travel in a message; see {__name__}")
+    return found
+
+
 class Done(OfRound, frozen=True):
     """What was asked in this round is done."""
+
+    TELLS = ()
 
 
 def about_of(request: Message, replies: Iterable[type[Message]]) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Collection, Generator, Iterator
+import sys
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 from operator import is_
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from coterie.protocol.effects import Effect, Evaluate, Fit, Losses
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Message
+from coterie.protocol.messages import ANY, HUB, Message, forms
 from coterie.protocol.randomness import Derived, Secrets
 from coterie.protocol.setup_info import Common, Own
 
@@ -91,12 +92,26 @@ def on(
     when: with which settings it is asked. What each role sees follows.
     """
 
+    sent = answers if isinstance(answers, tuple) else (answers,)
+    for one in (kind, *sent):
+        forms(one)
+
     def mark(method: T) -> T:
-        sent = answers if isinstance(answers, tuple) else (answers,)
-        method.__handles__ = kind, Handler(method, cost, sent, when)  # type: ignore[attr-defined, arg-type]
-        return method
+        taken: Any = _from_hub(method) if kind.SRC == HUB else method
+        taken.__handles__ = kind, Handler(taken, cost, sent, when)
+        return cast(T, taken)
 
     return mark
+
+
+def _from_hub(method: Any) -> Callable[..., Any]:
+    @wraps(method)
+    def taken(self: Any, message: Message, src: str) -> Any:
+        if src != getattr(self, "party", self).common.roster.hub:
+            raise PeerError(f"a {type(message).__name__} from {src}; only the hub may send one")
+        return method(self, message, src)
+
+    return taken
 
 
 class Nothing(msgspec.Struct):
@@ -134,10 +149,12 @@ class Component:
     and set-up.
 
     ``keys = Keys(...)`` in the body of a party's class gives every such party ``party.keys``, with itself as ``party``,
-    and ``party.secret.keys``, a ``Secret()`` of the component.  when: with which settings its handlers are asked.
+    and ``party.secret.keys``, of the type that the class annotates as its ``secret``.  when: with which settings its
+    handlers are asked.  LASTS: the fields of the secret that ``lasts`` takes over.
     """
 
     Secret: ClassVar[type[msgspec.Struct]] = Nothing
+    LASTS: ClassVar[tuple[str, ...]] = ()
     handlers: ClassVar[dict[type[Message], Handler]] = {}
     takes: ClassVar[tuple[type[Message], ...]] = ()
     party: Any
@@ -153,6 +170,8 @@ class Component:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.handlers = _inherited(cls, "handlers") | _declared(cls)
+        if (of := vars(cls).get("__annotations__", {}).get("secret", "Any")) != "Any":
+            cls.Secret = vars(sys.modules[cls.__module__])[of]
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
@@ -173,9 +192,16 @@ class Component:
 
     def lasts(self, secret: Any) -> None:
         """As ``Party.lasts``. secret: this component's until now."""
+        _take_over(self.LASTS, self.secret, secret)
 
     def follows(self, former: Any) -> None:
         """As ``Party.follows``.  former: this component's secret in a former run."""
+
+
+def _take_over(names: Iterable[str], own: Any, before: Any) -> None:
+    for name in names:
+        if name in own.__struct_fields__:
+            setattr(own, name, getattr(before, name))
 
 
 def _inherited(cls: type[Any], name: str) -> dict[Any, Any]:
@@ -219,6 +245,7 @@ class Party:
     parts: ClassVar[dict[str, Component]] = {}
     State: type[msgspec.Struct] = Nothing
     Secret: type[msgspec.Struct] = Nothing
+    LASTS: ClassVar[tuple[str, ...]] = ()
     state: Any
     secret: Any
     frozen: tuple[Any, Any] = None, None  # the state and secret that are known to be read-only
@@ -321,11 +348,13 @@ class Party:
             yield from getattr(self, name).setup()
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """Take over what must survive when a round is tried again, such as a record of opened ciphertexts; by default
-        the parts'.
+        """Take over what must survive when a round is tried again, such as a record of opened ciphertexts: by default
+        the fields named in ``LASTS``, and the parts'.
 
         Called on the state and secret of the round's beginning, with the later ones.
         """
+        _take_over(self.LASTS, self.state, state)
+        _take_over(self.LASTS, self.secret, secret)
         for name, component in self.parts.items():
             if component.Secret is not Nothing:
                 getattr(self, name).lasts(getattr(secret, name))
@@ -354,12 +383,6 @@ class Party:
 
     def __repr__(self) -> str:
         return f"<{self.role} {self.name}>"
-
-
-def from_hub(party: Party, message: Message, src: str) -> None:
-    """Raises PeerError unless the hub has sent it: for messages of any role."""
-    if src != party.common.roster.hub:
-        raise PeerError(f"a {type(message).__name__} from {src}; only the hub may send one")
 
 
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})  # values that neither change nor hold others

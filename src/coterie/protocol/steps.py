@@ -21,7 +21,8 @@ from coterie.protocol.party import Cost, To
 R = TypeVar("R")
 K = TypeVar("K", bound=Hashable)
 Steps = Generator[Any, Any, R]
-Fold = Callable[[Any, Any], None]
+Fold = Callable[[Any, M], None]
+"""Consumes an answer, by its request's key: mostly the name of its sender."""
 
 LATE = "late"
 REFUSED = "refused"  # a party's reason may hold its own numbers, so the coordinator is never told, only the observer
@@ -34,7 +35,7 @@ PATIENCE_S = 7 * 86_400.0
 class Ask:
     requests: Mapping[Any, Message | To]
     reply: type[Message] | tuple[type[Message], ...]
-    fold: Fold
+    fold: Fold[Any]
     deadline_s: float | None = None
 
     @property
@@ -50,7 +51,7 @@ class Post:
 @dataclass(frozen=True)
 class Take:
     kind: type[Message]
-    fold: Fold
+    fold: Fold[Any]
     at_least: int = 0
     until_s: float | None = None
 
@@ -82,6 +83,10 @@ class Answers:
     after_s: Mapping[Any, float] = field(default_factory=dict)
 
 
+def ignored(*answer: Any) -> None:
+    """A fold of answers that say nothing but that they come."""
+
+
 class NoAnswerError(RunError):
     """A party that the round needs gave no acceptable answer."""
 
@@ -89,7 +94,7 @@ class NoAnswerError(RunError):
 def for_each(
     requests: Mapping[K, Message | To],
     reply: type[M] | tuple[type[M], ...],
-    fold: Callable[[K, M], None] = lambda *_: None,
+    fold: Callable[[K, M], None] = ignored,
     *,
     deadline_s: float | None = None,
 ) -> Steps[Answers]:
@@ -129,9 +134,7 @@ def post(messages: Mapping[Any, Message | To]) -> Steps[None]:
     yield Post(messages)
 
 
-def take(
-    kind: type[M], fold: Callable[[str, M], None], *, at_least: int = 0, until_s: float | None = None
-) -> Steps[Answers]:
+def take(kind: type[M], fold: Fold[M], *, at_least: int = 0, until_s: float | None = None) -> Steps[Answers]:
     """Consume messages that answer no open request, unasked or late, in order of arrival: ``fold(sender, message)``.
 
     Waits until ``at_least`` were taken or ``until_s`` seconds have passed, then takes all others that are there. Those

@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
-from coterie.protocol.messages import ANY, Message
+from coterie.protocol.messages import ANY, HUB, Message
 from coterie.protocol.names import LazyMapping, Names
 from coterie.protocol.party import Handler, Party
 from coterie.protocol.setup_info import Common, Own
 
+T = TypeVar("T")
 PartyFactory = Callable[[Own, Common, Any], Party]
 """Makes one party from what it alone knows, what everybody knows, and the config.
 
@@ -106,6 +107,11 @@ class Sees:
     learns: str
 
 
+def of_each(found: Callable[[Any], T]) -> Callable[[Federation], Mapping[str, T]]:
+    """By client, ``found(client)``: for ``System.models`` and ``System.ledger``."""
+    return lambda federation: {name: found(federation.look(name)) for name in federation.common.clients}
+
+
 def party_type(factory: PartyFactory) -> type[Party]:
     """The class of a factory's parties: itself, or its return annotation. Raises TypeError without one. A partial
     function with a keyword ``make`` stands for that factory.
@@ -123,7 +129,7 @@ def received(
 ) -> dict[str, tuple[type[Message], ...]]:
     """By role, the messages that it receives.  parties: classes by role, the hub's first."""
     hub, found = next(iter(parties)), dict[str, dict[type[Message], None]]()
-    senders = {ANY}.union(*(party.roles for party in parties.values()))
+    senders = {ANY, HUB}.union(*(party.roles for party in parties.values()))
     for role, party in parties.items():
         for kind, handler in party.handlers.items():
             if kind.SRC in senders and asked(handler):
@@ -138,8 +144,8 @@ class System:
     """A published system or a baseline.
 
     config: frozen dataclass of its settings, with one documented field each.
-    parties: of a config, by role, the factory of its parties: the hub's role first, the clients' last. A server is the
-    only party of its role, and is named as it.
+    parties: of a config, by role, the factory of its parties: the hub's role first, the clients' last; None
+    for no such party. A server is the only party of its role, and is named as it.
     parties_in: by mode, the same where they differ, but for the hub and the clients.  plain: modes without ciphers.
     also: by role of the roster, further roles of such parties, as their classes say (``also=``).
     check: raises UserError for settings that can't work among these clients.
@@ -172,7 +178,7 @@ class System:
     title: str
     citation: str
     config: type
-    parties: Callable[[Any], Mapping[str, PartyFactory]]
+    parties: Callable[[Any], Mapping[str, PartyFactory | None]]
     models: Callable[[Federation], Mapping[str, ClientModel]]
     learns: Mapping[str, str] | Callable[[Any, str], Mapping[str, str]] = field(default_factory=dict)
     assumes: str | Callable[[Any, str], str] = ""
@@ -275,7 +281,8 @@ class System:
         return {} if self.releases is None else self.releases(config, mode)
 
     def factories(self, config: Any, mode: str) -> Mapping[str, PartyFactory]:
-        return self.parties_in.get(mode, self.parties)(config)
+        made = self.parties_in.get(mode, self.parties)(config)
+        return {role: factory for role, factory in made.items() if factory is not None}
 
     def roles(self, config: Any, clients: Sequence[str], mode: str = "paper") -> Mapping[str, str]:
         """By name: the servers, then these clients."""

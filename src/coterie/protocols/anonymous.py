@@ -13,9 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 import coterie.protocol.core as fl
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import BlindedVector
@@ -23,58 +20,48 @@ from coterie.crypto.paillier import BlindedVector
 SERVICE = "service"
 
 KeyedParty = Any
-"""A party with ``keys``, a ``Keys[PublicKey, SecretKey]``."""
+"""A party with ``keys``, a ``Keys[PublicKey, SecretKey]``, and ``helper``, the helper's name."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Relayed(fl.OfRound, frozen=True):
+class Relayed(fl.FromHub, frozen=True):
     """One client's vector under the helper's key, at its shuffled position."""
 
     position: int
     cipher: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Forget(fl.OfRound, frozen=True):
+class Forget(fl.FromHub, frozen=True):
     """The round is over: keep nothing of it."""
 
 
-def relay(
-    hub: KeyedParty, r: int, helper: str, names: Sequence[str], cipher: Callable[[str], bytes]
-) -> fl.Steps[list[str]]:
+def relay(hub: KeyedParty, r: int, names: Sequence[str], cipher: Callable[[str], bytes]) -> fl.Steps[list[str]]:
     """The hub: send each client's vector to the helper, in a fresh secret order. Returns the names by position."""
     shuffled = [names[i] for i in hub.secrets("shuffle", r).permutation(len(names))]  # alg. 1, l. 16: pi
     for j, name in enumerate(shuffled):
-        yield from fl.post({helper: Relayed(r, j, cipher(name))})
+        yield from fl.post({hub.helper: Relayed(r, j, cipher(name))})
     return shuffled
 
 
-def forget(hub: KeyedParty, r: int, helper: str) -> fl.Steps[None]:
-    yield from fl.for_each({helper: Forget(r)}, fl.Done)
+def forget(hub: KeyedParty, r: int) -> fl.Steps[None]:
+    yield from fl.for_each({hub.helper: Forget(r)}, fl.Done)
 
 
-def check_relayed(helper: fl.Party, msg: Relayed, src: str) -> None:
+def check_relayed(helper: fl.Party, msg: Relayed) -> None:
     """Raises PeerError for an impossible sender or position."""
-    fl.from_hub(helper, msg, src)
     if not 0 <= msg.position < len(helper.clients):
         raise fl.PeerError(f"position {msg.position} of {len(helper.clients)}")
 
 
-def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> fl.Work[Any]:
+def opened(helper: KeyedParty, msg: Relayed, length: int, *, blinded: bool = True) -> fl.Work[Any]:
     """The helper: a ``BlindedVector``, or (length,) float64 if not blinded. Raises PeerError for any other."""
-    check_relayed(helper, msg, src)
+    check_relayed(helper, msg)
     vector = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=blinded)  # eq. (7)
     if len(vector) != length:
         raise fl.PeerError(f"{len(vector)} {'blinded ' * blinded}numbers; expected {length}")
     return vector
 
 
-def forgotten(helper: KeyedParty, msg: Forget, src: str) -> fl.Done:
-    fl.from_hub(helper, msg, src)
-    return fl.Done(msg.round)
-
-
-def comparable(opened: Mapping[int, BlindedVector]) -> dict[int, NDArray[np.int64]]:
+def comparable(opened: Mapping[int, BlindedVector]) -> dict[int, fl.Integers]:
     """By position, exact differences (d,) of the vectors under one mask from one of them. Raises PeerError without a
     majority.
     """

@@ -8,14 +8,12 @@ FedAvg is ``Server`` and ``Client``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, ClassVar, Literal
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.aggregation.buffers import stepped, with_buffers
@@ -65,7 +63,7 @@ class Update(OfModel, frozen=True):
     samples: int
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+@fl.message(src=fl.HUB)
 class Last(fl.Message, frozen=True):
     """Predict with this model from now on, (d,), or (k d,) as the method says."""
 
@@ -84,7 +82,7 @@ class Gather:
     update.
     """
 
-    def __init__(self, spec: fl.ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
+    def __init__(self, spec: fl.ModelSpec, weights: fl.Array, means: int = 1, models: int = 1) -> None:
         self.spec, self.models = spec, models
         self.means = [WeightedMean(models * spec.size) for _ in range(means)]
         self._size = largest(weights)
@@ -132,7 +130,7 @@ class Gather:
             new = stepped(self.spec, flat, new - flat, new, step)
         return self.model(new).reshape(old.shape)
 
-    def model(self, new: NDArray[np.float64]) -> NDArray[np.float32]:
+    def model(self, new: fl.Doubles) -> fl.Vector:
         """float32. Raises RunError if a client would refuse it."""
         if not (most := largest(new)) <= MOST_WEIGHT:
             named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
@@ -165,7 +163,7 @@ class ModelClient(fl.Party, role="client"):
     solver.
     """
 
-    class State(msgspec.Struct, kw_only=True):
+    class State(fl.State, kw_only=True):
         """last: (k d,) float32, sent last; None in a simulation and before the first."""
 
         last: fl.Vector | None = None
@@ -178,7 +176,7 @@ class ModelClient(fl.Party, role="client"):
     def held_model(self) -> int:
         return 0
 
-    def models(self, msg: Any) -> NDArray[np.float32]:
+    def models(self, msg: Any) -> fl.Vector:
         """(k, d). Raises PeerError for another shape."""
         return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(
             -1, self.spec.size
@@ -194,13 +192,13 @@ class ModelClient(fl.Party, role="client"):
             self.state.last = weights.reshape(-1)
         return weights
 
-    def last_models(self) -> NDArray[np.float32]:
+    def last_models(self) -> fl.Vector:
         """(k, d) sent last, or the initial ones."""
         if self.state.last is None:
             return self.starts[: self.config.models]
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
 
-    def last_starts(self) -> NDArray[np.float32]:
+    def last_starts(self) -> fl.Vector:
         return self.last_models()
 
     def fit(self, start: fl.Vector, r: int, **more: Any) -> fl.Fit:
@@ -217,7 +215,6 @@ class ModelClient(fl.Party, role="client"):
 
     @fl.on(Last, when=fl.never)
     def take_last(self, msg: Last, src: str) -> None:
-        fl.from_hub(self, msg, src)
         self.models(msg)
 
 
@@ -251,7 +248,7 @@ class Server(fl.Party, role="server"):
     may change the state. None: the settings' step towards the mean.
     """
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """weights: float32, (d,) of the global model, or (k, d) of several."""
 
         weights: fl.Vector = fl.initial
@@ -273,13 +270,11 @@ class Server(fl.Party, role="server"):
     def gather(self, means: int = 1) -> Gather:
         return Gather(self.spec, self.state.weights, means)
 
-    def ask(
-        self, r: int, request: fl.Message, reply: type[Any], fold: Callable[[str, Any], None]
-    ) -> fl.Steps[dict[str, Any]]:
+    def ask(self, r: int, request: fl.Message, reply: type[Any], fold: fl.Fold[Any]) -> fl.Steps[dict[str, Any]]:
         return (yield from local_training.ask_round(self, r, request, reply, fold))
 
     def average(
-        self, r: int, names: Sequence[str], reply: type[Any], learn: Callable[[str, Any], None] = lambda *_: None
+        self, r: int, names: Sequence[str], reply: type[Any], learn: fl.Fold[Any] = fl.ignored
     ) -> fl.Steps[tuple[dict[str, Any], fl.Answers]]:
         """Ask these clients to train the server's models, and move these by the mean of their answers.
 
@@ -304,7 +299,7 @@ class Server(fl.Party, role="server"):
             self.state.weights = gather.model(stepped(self.spec, old, step, mean, 1.0))
         return {"participants": len(answers.got), "asked": len(names), **gather.notes()}, answers
 
-    def last_starts(self) -> NDArray[np.float32]:
+    def last_starts(self) -> fl.Vector:
         return np.asarray(self.state.weights).reshape(-1, self.spec.size)
 
     def last(self) -> Mapping[str, fl.Vector]:
@@ -344,7 +339,7 @@ class ServerOfGroups(Server, role="server"):
     def last(self) -> Mapping[str, fl.Vector]:
         return {name: self.model_of(name) for name in self.clients}
 
-    def ask_own(self, r: int, fold: Callable[[str, Any], None]) -> fl.Steps[dict[str, Any]]:
+    def ask_own(self, r: int, fold: fl.Fold[Any]) -> fl.Steps[dict[str, Any]]:
         asked = local_training.asked_in(self.clients, self.config, self.randomness.seed, r)
         own = fl.LazyMapping(asked, lambda name: Train(r, self.spec.digest, self.model_of(name)), held=1)
         answers = yield from local_training.ask_all(self, own, Update, fold)
@@ -368,7 +363,7 @@ def own_models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
 
 
 class ServerOfSeveral(Server, role="server"):
-    class State(msgspec.Struct):
+    class State(fl.State):
         """weights: (k, d) of the models."""
 
         weights: fl.Vector = fl.initials

@@ -14,11 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.crypto import paillier
@@ -28,12 +26,14 @@ from coterie.crypto.roster import check_signed, signed, signing_key, verify_key
 from coterie.crypto.vector import Mask, sum_ciphers
 from coterie.protocols.anonymous import SERVICE, KeyedParty
 from coterie.protocols.key_centre import Pair
+from coterie.protocols.local_training import LocalTraining, refuse_unused
 
 USER = "user"
+GUARD_BITS = 8
+"""At least, of a lane with the setting "auto": 32 bits are packed fastest."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Convert(fl.OfRound, frozen=True):
+class Convert(fl.FromHub, frozen=True):
     """Convert the hub's own masked sum of ``count`` vectors to the users' key."""
 
     cluster: int
@@ -41,7 +41,6 @@ class Convert(fl.OfRound, frozen=True):
     cipher: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class ClusterSum(fl.Signed, frozen=True):
     """count_signature: over round, cluster and count, for the clients, which never see this cipher."""
 
@@ -52,7 +51,7 @@ class ClusterSum(fl.Signed, frozen=True):
     count_signature: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+@fl.message(src=fl.HUB)
 class ClusterModel(fl.Signed, frozen=True):
     """The unmasked sum (eq. 10), under the users' key, and its number of vectors.
 
@@ -65,7 +64,6 @@ class ClusterModel(fl.Signed, frozen=True):
     count_signature: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Received(fl.OfRound, frozen=True):
     ABOUT = ("round", "cluster")
     cluster: int
@@ -80,11 +78,11 @@ class Masked:
     work: int  # vectors that the hub masks and unmasks for it
 
 
-class Formed(msgspec.Struct):
+class Formed(fl.State):
     """A helper's sums of a round, in all attempts. counts: by cluster."""
 
     round: int = -1
-    counts: dict[int, int] = msgspec.field(default_factory=dict)
+    counts: dict[int, int] = fl.field(default_factory=dict)
 
 
 def once(formed: Formed, r: int, cluster: int, count: int) -> None:
@@ -98,21 +96,37 @@ def once(formed: Formed, r: int, cluster: int, count: int) -> None:
         )
 
 
-class Cipher(Protocol):
-    @property
-    def cipher(self) -> Literal["paillier", "pads"]: ...
-    @property
-    def key_bits(self) -> int: ...
-    @property
-    def randomness(self) -> Literal["short", "full"]: ...
-    def lanes(self, clients: int) -> Lanes: ...
+@dataclass(frozen=True)
+class EncryptedTraining(LocalTraining):
+    """Settings of local training, and of the cipher of models. Equations are FedCAPrivacy's.
+
+    cipher: "paillier", as in its paper, or "pads": one-time pads with sealed keys (``crypto/padded.py``), which show
+    every party the same and are over ten times as fast; the default in mode hardened.
+    key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: bits after the point of a weight (eq. (4): rho).
+    value_bits: bits of a weight in fixed point, with its sign; by default weights lie within +-128.
+    kappa: by how many bits the mask of eq. (6) is larger than what it hides.
+    randomness: of Paillier, "short" exponents (``crypto/paillier.py`` states the assumption) or the plain "full" r^N.
+    """
+
+    cipher: Literal["paillier", "pads"] = "paillier"
+    key_bits: int = 2048
+    fraction_bits: int = 16
+    value_bits: int = 24
+    kappa: int = 40
+    randomness: Literal["short", "full"] = "short"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_unused(self, "cipher=pads", self.cipher == "pads", "key_bits", "kappa", "randomness")
+        self.lanes(1)  # checks its own settings
+
+    def lanes(self, clients: int, guard_bits: int | Literal["auto"] = "auto") -> Lanes:
+        """Eq. (4). guard_bits: "auto" hold a sum over all of ``clients``."""
+        enough = max(GUARD_BITS, (clients - 1).bit_length())
+        return Lanes(self.fraction_bits, self.value_bits, enough if guard_bits == "auto" else guard_bits, self.kappa)
 
 
-WITHOUT_PAILLIER = ("key_bits", "kappa", "randomness")
-"""Settings that have no effect with cipher=pads."""
-
-
-def keygen(config: Cipher, clients: int) -> Callable[..., SecretKey]:
+def keygen(config: EncryptedTraining, clients: int) -> Callable[..., SecretKey]:
     if config.cipher == "pads":
         return partial(paillier.pads_keygen, config.lanes(clients))
     return partial(paillier.keygen, config.key_bits, config.lanes(clients), config.randomness)
@@ -142,7 +156,7 @@ def masked_sum(
 
 
 def converted(
-    hub: KeyedParty, r: int, helper: str, sums: Mapping[int, Masked], kind: type[ClusterModel] = ClusterModel
+    hub: KeyedParty, r: int, sums: Mapping[int, Masked], kind: type[ClusterModel] = ClusterModel
 ) -> fl.Steps[tuple[dict[int, ClusterModel], dict[int, str]]]:
     """The hub: by cluster, the signed sum for its members, without mask, or why there is none."""
     users = hub.keys.public(USER)
@@ -150,8 +164,8 @@ def converted(
 
     def fold(k: int, reply: ClusterSum) -> None:
         one = sums[k]
-        check_signed(hub.common, helper, reply)
-        verify_key(hub.common, helper).verify(reply.count_signature, "cluster count", r, k, one.count)
+        check_signed(hub.common, hub.helper, reply)
+        verify_key(hub.common, hub.helper).verify(reply.count_signature, "cluster count", r, k, one.count)
         cipher = users.from_bytes(reply.cipher, one.mask.length, terms=one.count, blinded=one.times)
         data = cipher.unblind(one.mask, one.times).to_bytes()  # eq. (10) with sums and counts
         done[k] = signed(hub.own, kind(r, k, one.count, data, reply.count_signature))
@@ -159,24 +173,23 @@ def converted(
     yield from fl.spend(
         fl.Cost(crypto_s=sum(one.work * users.nominal_seconds_encrypt(one.mask.length) for one in sums.values()))
     )
-    answers = yield from fl.for_each({k: fl.To(helper, one.request) for k, one in sums.items()}, ClusterSum, fold)
-    return done, {k: f"{helper}: {why}" for k, why in answers.missing.items()}
+    answers = yield from fl.for_each({k: fl.To(hub.helper, one.request) for k, one in sums.items()}, ClusterSum, fold)
+    return done, {k: f"{hub.helper}: {why}" for k, why in answers.missing.items()}
 
 
 def distribute(
-    models: Mapping[int, ClusterModel], members: Mapping[int, Sequence[str]], deadline_s: float | None = None
+    hub: KeyedParty, models: Mapping[int, ClusterModel], members: Mapping[int, Sequence[str]]
 ) -> fl.Steps[fl.Answers]:
     """The hub: send each cluster's sum. Returns outcomes by (cluster, name)."""
     to_all = {(k, name): fl.To(name, models[k]) for k in sorted(models) for name in members[k]}
-    return (yield from fl.for_each(to_all, Received, deadline_s=deadline_s))
+    return (yield from fl.for_each(to_all, Received, deadline_s=hub.config.deadline_s))
 
 
-def convert(helper: KeyedParty, msg: Convert, src: str, length: int, formed: Formed) -> fl.Work[ClusterSum]:
+def convert(helper: KeyedParty, msg: Convert, length: int, formed: Formed) -> fl.Work[ClusterSum]:
     """The helper: a masked sum (length,) under its own key, encrypted under the users' key and signed.
 
     Raises PeerError for another sum than announced, and as ``once``.
     """
-    fl.from_hub(helper, msg, src)
     total = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=True)
     if total.terms != msg.count or total.length != length:
         raise fl.PeerError(f"a sum of {total.terms} vectors of {total.length}, announced as {msg.count}")
@@ -195,15 +208,12 @@ def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: Blind
     return signed(helper.own, ClusterSum(r, cluster, count, cipher, count_signature))
 
 
-def opened_mean(
-    member: KeyedParty, msg: ClusterModel, src: str, helper: str, r: int, length: int
-) -> fl.Work[NDArray[np.float64]]:
+def opened_mean(member: KeyedParty, msg: ClusterModel, r: int, length: int) -> fl.Work[fl.Doubles]:
     """A member: the mean (length,) over the cluster. Raises PeerError for an impossible message, and SignatureError."""
-    fl.from_hub(member, msg, src)
     if msg.count < 1 or msg.round != r:
         raise fl.PeerError(f"a mean of {msg.count} models of round {msg.round} for round {r}")
-    check_signed(member.common, src, msg)
-    key = verify_key(member.common, helper)
+    check_signed(member.common, member.common.roster.hub, msg)
+    key = verify_key(member.common, member.helper)
     key.verify(msg.count_signature, "cluster count", msg.round, msg.cluster, msg.count)
     total: Any = yield fl.Open(member.keys.own(USER), msg.cipher)
     if len(total) != length:

@@ -29,13 +29,11 @@ MOST_CIPHERS = 1 << 16
 """In one request."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Stand(fl.OfRound, frozen=True):
+class Stand(fl.FromHub, frozen=True):
     """Can you help in this round?"""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Switch(fl.OfRound, frozen=True):
+class Switch(fl.FromHub, frozen=True):
     """Switch these ciphertexts to the opener's key. number: of the request, growing within a round.  among: the
     places of the members that answer.
     """
@@ -46,7 +44,6 @@ class Switch(fl.OfRound, frozen=True):
     ciphers: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Turned(fl.OfRound, frozen=True):
     ABOUT = ("round", "number")
     number: int
@@ -67,13 +64,8 @@ class Committee(Grant):
     parameters: str
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
-        made = split_keygen(
-            self.parameters,
-            len(self.members),
-            self.needed,
-            emulated=emulated,
-            random_bytes=draw(f"{self.name} key").bytes,
-        )
+        source, members = draw(f"{self.name} key").bytes, len(self.members)
+        made = split_keygen(self.parameters, members, self.needed, emulated=emulated, random_bytes=source)
         shares = {name: share.to_bytes() for name, share in zip(self.members, made.shares, strict=True)}
         public, evaluation = made.whole.public, made.whole.evaluation().to_bytes()
         more = {"": public.to_bytes(), EVALUATION: evaluation, OPENER: made.opener.public.to_bytes()}
@@ -94,8 +86,8 @@ class Seat(fl.Component):
     grant: its name.  limits(party): the members, how many answer, and the scalars of a member per round.
     """
 
-    Secret = SwitchedFor
     secret: SwitchedFor
+    LASTS = ("openings",)
 
     def __init__(self, grant: str, limits: Callable[[Any], tuple[Sequence[str], int, int]], when: fl.When) -> None:
         super().__init__(when)
@@ -103,12 +95,8 @@ class Seat(fl.Component):
 
     @fl.on(Stand, answers=fl.Done)
     def stand(self, msg: Stand, src: str) -> fl.Done:
-        fl.from_hub(self.party, msg, src)
         self.share()
         return fl.Done(msg.round)
-
-    def lasts(self, secret: SwitchedFor) -> None:
-        self.secret.openings = secret.openings
 
     def switch_cost(self, msg: Switch) -> fl.Cost:
         return fl.Cost(crypto_s=len(msg.ciphers) / max(1, self.party.keys.public(self.grant).wire_bytes(1)) * 1e-3)
@@ -116,7 +104,6 @@ class Seat(fl.Component):
     @fl.on(Switch, switch_cost, answers=Turned)
     def switch(self, msg: Switch, src: str) -> Turned:
         """Scalars, or one masked vector a round."""
-        fl.from_hub(self.party, msg, src)
         (members, needed, most), share, helped = self.limits(self.party), self.share(), self.secret
         if (msg.round, msg.number) <= (helped.round, helped.number) or not 1 <= msg.count <= MOST_CIPHERS:
             raise fl.PeerError(
@@ -155,19 +142,11 @@ class Seat(fl.Component):
         return CommitteeShare.load(self.party.keys.own_bytes(self.grant))
 
 
-def switch(
-    hub: Any,
-    name: str,
-    members: Sequence[str],
-    needed: int,
-    r: int,
-    number: int,
-    ciphers: Sequence[CipherVector],
-) -> fl.Steps[list[CipherVector]]:
-    """The same ciphertexts under the opener's key, by the first members that are there.
-
-    Raises NoAnswerError if too few are, or one fails.
+def switch(hub: Any, name: str, r: int, number: int, ciphers: Sequence[CipherVector]) -> fl.Steps[list[CipherVector]]:
+    """The same ciphertexts under the opener's key, by the first members that are there, of the committee in the hub's
+    settings. Raises NoAnswerError if too few are, or one fails.
     """
+    members, needed = hub.config.committee(hub.clients)
     there = (yield from fl.for_each(dict.fromkeys(members, Stand(r)), fl.Done)).got
     if len(there) < needed:
         raise fl.NoAnswerError(f"{len(there)} members of the committee are there, and {needed} have to help the helper")

@@ -15,19 +15,14 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.crypto import one_hot, shared_rows
-from coterie.crypto.signing import OVERHEAD_BYTES, digest
+from coterie.crypto.signing import digest
 from coterie.protocol import arrays
-from coterie.protocol.effects import Local
-from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocol.messages import ANY, Bundle, Done, OfRound, bundle, message, unbundle
-from coterie.protocol.party import Component, Work, from_hub, on
-from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each
-from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Words, opened_from, sealed_to
+from coterie.protocols.hidden_sums import OneHot, right_seeds
 from coterie.protocols.local_training import counts_labels, label_counts
 from coterie.protocols.masked_sums import FEWEST
 
@@ -36,37 +31,26 @@ FINEST = 16
 SURE = 8.0
 """Standard deviations that noise does not exceed."""
 
-Counts = NDArray[np.int64]
 
-
-@message(src=ANY, dst=ANY)
-class AskForCounts(OfRound, frozen=True):
+class AskForCounts(fl.FromHub, frozen=True):
     """Send the label counts of your training data in shares."""
 
 
-@message(src=ANY, dst=ANY)
-class HiddenCounts(OfRound, frozen=True):
-    """As ``hidden_sums.HiddenUpdate``, of (labels,) words."""
-
-    word: bytes
-    check: bytes
-    master: bytes
-    seeds: bytes
+class HiddenCounts(OneHot, frozen=True):
+    """Of (labels,) words."""
 
 
-@message(src=ANY, dst=ANY)
-class AddCounts(OfRound, frozen=True):
+class AddCounts(fl.FromHub, frozen=True):
     """Add the counts of these clients, one name a line. tags: 32 bytes each, by the hub."""
 
     names: str
-    words: Bundle
+    words: fl.Bundle
     checks: bytes
-    seeds: Bundle
+    seeds: fl.Bundle
     tags: bytes
 
 
-@message(src=ANY, dst=ANY)
-class CountsSealed(OfRound, frozen=True):
+class CountsSealed(fl.OfRound, frozen=True):
     """flags: a byte for each client, 1 if both servers count it.  rows: (G, labels) words under the helper's masks."""
 
     flags: bytes
@@ -74,8 +58,7 @@ class CountsSealed(OfRound, frozen=True):
     rows: bytes
 
 
-@message(src=ANY, dst=ANY)
-class GroupCounts(OfRound, frozen=True):
+class GroupCounts(fl.FromHub, frozen=True):
     """rows: (G, labels) under both servers' masks.  nonces: of both.  counted: whether the client's own are in."""
 
     nonces: bytes
@@ -92,15 +75,15 @@ def steps_of(clients: int) -> int:
     return 1 << min(FINEST, 29 - clients.bit_length())
 
 
-def words_of(counts: Counts, largest: float, steps: int) -> Words:
+def words_of(counts: fl.Integers, largest: float, steps: int) -> fl.Words:
     """(labels,) words. largest: N; more samples are scaled down to it."""
     scale = steps / max(largest, float(counts.sum()))
     return np.asarray(np.floor(counts * scale), np.uint32)
 
 
 def counts_of(
-    total: NDArray[np.int32], own: Counts | None, largest: float, steps: int, weight: int, deviation: float
-) -> Counts | None:
+    total: NDArray[np.int32], own: fl.Integers | None, largest: float, steps: int, weight: int, deviation: float
+) -> fl.Integers | None:
     """(labels,) the counts in an opened row; None for a row that no honest clients have made.
 
     own: the client's counts, if in the sum.  weight: the group's, in 16ths; a client's is at least 1, and two thirds of
@@ -117,7 +100,7 @@ def counts_of(
 
 def _refuse(party: Any) -> None:
     if not party.config.label_counts:
-        raise PeerError("label counts, which the settings do not ask for")
+        raise fl.PeerError("label counts, which the settings do not ask for")
 
 
 def _context(party: Any, name: str, groups: int) -> bytes:
@@ -132,79 +115,64 @@ def _deviation(party: Any) -> float:
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
-class CountsHeld(msgspec.Struct):
+class CountsHeld(fl.SecretStruct):
     """SECRET. sent: its counts as sent, in any attempt.  opened: whether it has its group's row.  total: (labels,) its
     group's counts, if possible ones.
     """
 
-    sent: Counts | None = None
+    sent: fl.Integers | None = None
     opened: bool = False
-    total: Counts | None = None
-
-    def __repr__(self) -> str:
-        return "<CountsHeld>"
+    total: fl.Integers | None = None
 
 
-class ClientCounts(Component):
-    """Its party has ``row`` (``ClientRow``), ``sums`` (``ClientSums``), and state ``uploads``. helper: its name."""
+class ClientCounts(fl.Component):
+    """Its party has ``row`` (``ClientRow``), ``sums`` (``ClientSums``), state ``uploads``, and ``helper``."""
 
-    Secret = CountsHeld
     secret: CountsHeld
+    LASTS = ("sent",)
 
-    def __init__(self, helper: str) -> None:
+    def __init__(self) -> None:
         super().__init__(counts_labels)
-        self.helper = helper
 
-    def lasts(self, secret: CountsHeld) -> None:
-        self.secret.sent = secret.sent
-
-    @on(AskForCounts, answers=HiddenCounts)
-    def share(self, msg: AskForCounts, src: str) -> Work[HiddenCounts]:
-        from_hub(self.party, msg, src)
+    @fl.on(AskForCounts, answers=HiddenCounts)
+    def share(self, msg: AskForCounts, src: str) -> fl.Work[HiddenCounts]:
         _refuse(self.party)
-        party, secret, row = self.party, self.secret, self.party.row.secret
-        if row.group < 0:
-            raise PeerError(f"{party.name} has no group yet")
+        party, secret, row = self.party, self.secret, self.party.row.placed
         clients = len(party.clients)
         if secret.sent is None:
             if not party.config.affords(party.config.grid(clients, party.spec), len(party.state.uploads)):
-                raise PeerError(f"{party.name} has spent its privacy budget, and tells no label counts")
-            secret.sent = yield Local(label_counts, (labels_of(party),))
+                raise fl.PeerError(f"{party.name} has spent its privacy budget, and tells no label counts")
+            secret.sent = yield fl.Local(label_counts, (labels_of(party),))
         assert secret.sent is not None
         x = words_of(secret.sent, party.sums.largest, steps_of(clients))
         if row.lost:  # it may be of another group
             x = np.zeros_like(x)
         context = _context(party, party.name, row.groups)
-        shares = one_hot.shared(x, row.group, row.groups, context, party.secrets("shares of counts", msg.round))
-        word = shares.word.tobytes()
-        seeds = sealed_to(party, self.helper, shares.seeds, "counts", shares.check, one_hot.word_name(word))
-        return HiddenCounts(msg.round, word, shares.check, shares.master, seeds)
+        source = party.secrets("shares of counts", msg.round)
+        return HiddenCounts.of(party, msg.round, x, context, source, "counts")
 
-    @on(GroupCounts, answers=Done)
-    def open(self, msg: GroupCounts, src: str) -> Done:
+    @fl.on(GroupCounts, answers=fl.Done)
+    def open(self, msg: GroupCounts, src: str) -> fl.Done:
         # an impossible row is dropped in silence: a refusal would show who is in the group
-        from_hub(self.party, msg, src)
         _refuse(self.party)
-        party, secret, row = self.party, self.secret, self.party.row.secret
-        if row.group < 0:
-            raise PeerError(f"{party.name} has no group yet")
+        party, secret, row = self.party, self.secret, self.party.row.placed
         size = shared_rows.NONCE_BYTES
         rows = arrays.words(msg.rows, "<u4", row.groups, labels_of(party))
         if len(msg.nonces) != 2 * size:
-            raise PeerError(f"{len(msg.nonces)} bytes are no two nonces")
+            raise fl.PeerError(f"{len(msg.nonces)} bytes are no two nonces")
         if not secret.opened:  # else its answer was late
             total = shared_rows.unmasked(rows[row.group], row.masks, (msg.nonces[:size], msg.nonces[size:]))
             own = secret.sent if msg.counted else None
             steps, noise = steps_of(len(party.clients)), 2**0.5 * _deviation(party)
             secret.total = counts_of(total, own, party.sums.largest, steps, row.total, noise)
             secret.opened = True
-        return Done(msg.round)
+        return fl.Done(msg.round)
 
 
 # -------------------------------------------------------------------------------------------------------- the servers
 
 
-class ServerCounts(Component):
+class ServerCounts(fl.Component):
     """Its party has ``rows`` (``ServerRows``). sign: of this server's shares."""
 
     sign: int
@@ -212,7 +180,7 @@ class ServerCounts(Component):
     def __init__(self) -> None:
         super().__init__(counts_labels)
 
-    def fresh(self) -> Words:
+    def fresh(self) -> fl.Words:
         return np.zeros((self.party.rows.groups, labels_of(self.party)), np.uint32)
 
     def shows_few(self, added: int) -> str:
@@ -225,7 +193,7 @@ class ServerCounts(Component):
             return ""
         return f"label counts of {added} of {clients} clients: a group's sum might be of fewer than {fewest}"
 
-    def sealed(self, r: int, total: Words, names: Collection[str]) -> tuple[bytes, Words]:
+    def sealed(self, r: int, total: fl.Words, names: Collection[str]) -> tuple[bytes, fl.Words]:
         """A nonce, and its share with noise under its masks. names: of the counted."""
         party = self.party
         source = party.kept("noise of counts", digest("coterie/counted/1", *sorted(names)))
@@ -234,27 +202,23 @@ class ServerCounts(Component):
         return nonce, shared_rows.masked(total + noise, party.rows.secret.masks, nonce)
 
 
-class CountsGathered(msgspec.Struct):
+class CountsGathered(fl.SecretStruct):
     """SECRET: of the hub. shares: by client.  nonces, rows: of both servers.  counted: clients in the sum.  has: those
     that have opened it.
     """
 
-    shares: dict[str, HiddenCounts] = msgspec.field(default_factory=dict)
+    shares: dict[str, HiddenCounts] = fl.field(default_factory=dict)
     nonces: bytes = b""
     rows: bytes = b""
     counted: frozenset[str] = frozenset()
     has: frozenset[str] = frozenset()
 
-    def __repr__(self) -> str:
-        return f"<CountsGathered of {len(self.shares)}>"
-
 
 class HubCounts(ServerCounts):
-    Secret = CountsGathered
     secret: CountsGathered
     sign = 1
 
-    def gather(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
+    def gather(self, r: int, names: Sequence[str]) -> fl.Steps[None]:
         """Ask for missing counts, form the sums once they are of enough, and tell them. Failures are tried again
         later.
         """
@@ -262,50 +226,42 @@ class HubCounts(ServerCounts):
         if not self.party.config.label_counts or not self.party.rows.groups:
             return
         if not secret.counted:
-            yield from self._told(r, [name for name in names if name not in secret.shares], deadline_s)
+            yield from self._told(r, [name for name in names if name not in secret.shares])
             if self.shows_few(len(secret.shares)):
                 return
             try:
-                yield from ask(helper, self._request(r), CountsSealed, partial(self._sealed, r))
-            except (NoAnswerError, PeerError):
+                yield from fl.ask(self.party.helper, self._request(r), CountsSealed, partial(self._sealed, r))
+            except (fl.NoAnswerError, fl.PeerError):
                 return
         lacking = [name for name in names if name not in secret.has]
         requests = {name: GroupCounts(r, secret.nonces, secret.rows, name in secret.counted) for name in lacking}
         if requests:
-            answers = yield from for_each(requests, Done, deadline_s=deadline_s)
+            answers = yield from fl.for_each(requests, fl.Done, deadline_s=self.party.config.deadline_s)
             secret.has |= frozenset(answers.got)
 
-    def _told(self, r: int, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
-        sealed = one_hot.SEED_BYTES * self.party.rows.groups + OVERHEAD_BYTES + SIGNATURE_BYTES
-        wanted = 4 * labels_of(self.party), one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed
-
+    def _told(self, r: int, names: Sequence[str]) -> fl.Steps[None]:
         def fold(name: str, told: HiddenCounts) -> None:
-            lengths = len(told.word), len(told.check), len(told.master), len(told.seeds)
-            if lengths != wanted:
-                raise PeerError(f"{name}: counts of {', '.join(map(str, lengths))} bytes")
+            told.fits(name, labels_of(self.party), self.party.rows.groups)
             self.secret.shares[name] = told
 
         if names:
-            yield from for_each(dict.fromkeys(names, AskForCounts(r)), HiddenCounts, fold, deadline_s=deadline_s)
+            requests = dict.fromkeys(names, AskForCounts(r))
+            yield from fl.for_each(requests, HiddenCounts, fold, deadline_s=self.party.config.deadline_s)
 
     def _request(self, r: int) -> AddCounts:
         groups, shares = self.party.rows.groups, self.secret.shares
-        tags = [
-            one_hot.tag(
-                _context(self.party, name, groups),
-                one_hot.seeds_of(one.master, groups),
-                one.check,
-                one_hot.word_name(one.word),
-            )
-            for name, one in shares.items()
-        ]
         every = list(shares.values())
+        seeds = [one_hot.seeds_of(one.master, groups) for one in every]
+        tags = [
+            one_hot.tag(_context(self.party, name, groups), own, one.check, one_hot.word_name(one.word))
+            for (name, one), own in zip(shares.items(), seeds, strict=True)
+        ]
         return AddCounts(
             r,
             "\n".join(shares),
-            bundle([one.word for one in every]),
+            fl.bundle([one.word for one in every]),
             b"".join(one.check for one in every),
-            bundle([one.seeds for one in every]),
+            fl.bundle([one.seeds for one in every]),
             b"".join(tags),
         )
 
@@ -313,10 +269,10 @@ class HubCounts(ServerCounts):
         secret, total = self.secret, self.fresh()
         theirs = arrays.words(answer.rows, "<u4", *total.shape)
         if (answer.round, len(answer.flags), len(answer.nonce)) != (r, len(secret.shares), shared_rows.NONCE_BYTES):
-            raise PeerError(f"{len(answer.flags)} flags of round {answer.round} for {len(secret.shares)} counts")
+            raise fl.PeerError(f"{len(answer.flags)} flags of round {answer.round} for {len(secret.shares)} counts")
         counted = [name for name, flag in zip(secret.shares, answer.flags, strict=True) if flag == 1]
         if why := self.shows_few(len(counted)):
-            raise PeerError(why)
+            raise fl.PeerError(why)
         for name in counted:
             one = secret.shares[name]
             word = arrays.words(one.word, "<u4", labels_of(self.party))
@@ -326,29 +282,25 @@ class HubCounts(ServerCounts):
         secret.counted, secret.shares = frozenset(counted), {}
 
 
-class CountsSummed(msgspec.Struct):
+class CountsSummed(fl.SecretStruct):
     """SECRET: of the helper. names: of the summed clients, in any attempt."""
 
     names: frozenset[str] = frozenset()
 
 
 class HelperCounts(ServerCounts):
-    Secret = CountsSummed
     secret: CountsSummed
+    LASTS = ("names",)
     sign = -1
 
-    def lasts(self, secret: CountsSummed) -> None:
-        self.secret.names = secret.names
-
-    @on(AddCounts, answers=CountsSealed)
+    @fl.on(AddCounts, answers=CountsSealed)
     def add(self, msg: AddCounts, src: str) -> CountsSealed:
         """Add the counts whose tags are equal, always of the same clients, and mask the rows."""
-        from_hub(self.party, msg, src)
         _refuse(self.party)
         names, wide, long = msg.names.split("\n"), one_hot.CHECK_BYTES, one_hot.TAG_BYTES
         if not len(set(names)) == len(names) == len(msg.checks) / wide == len(msg.tags) / long:
-            raise PeerError(f"{len(names)} names, and other numbers of checks and tags, or a name twice")
-        words, sealed = unbundle(msg.words, len(names)), unbundle(msg.seeds, len(names))
+            raise fl.PeerError(f"{len(names)} names, and other numbers of checks and tags, or a name twice")
+        words, sealed = fl.unbundle(msg.words, len(names)), fl.unbundle(msg.seeds, len(names))
         total, counted = self.fresh(), dict[int, str]()
         for at, name in enumerate(names):
             check, tag = msg.checks[wide * at : wide * (at + 1)], msg.tags[long * at : long * (at + 1)]
@@ -357,9 +309,9 @@ class HelperCounts(ServerCounts):
                 counted[at] = name
         added = frozenset(counted.values())
         if why := self.shows_few(len(added)):
-            raise PeerError(why)
+            raise fl.PeerError(why)
         if self.secret.names not in (frozenset(), added):
-            raise PeerError("counts of other clients were summed: the difference would show some")
+            raise fl.PeerError("counts of other clients were summed: the difference would show some")
         self.secret.names = added
         nonce, rows = self.sealed(msg.round, total, added)
         return CountsSealed(msg.round, bytes(at in counted for at in range(len(names))), nonce, rows.tobytes())
@@ -369,10 +321,4 @@ class HelperCounts(ServerCounts):
         party, named = self.party, one_hot.word_name(bytes(word))
         if name not in party.rows.secret.queries or len(word) != 4 * labels_of(party):
             return None
-        try:
-            seeds = opened_from(party, name, sealed, "counts", check, named)
-            if one_hot.tag(_context(party, name, party.rows.groups), seeds, check, named) != told:
-                return None
-        except (PeerError, CryptoError):
-            return None
-        return seeds if len(seeds) == one_hot.SEED_BYTES * party.rows.groups else None
+        return right_seeds(party, name, sealed, check, named, _context(party, name, party.rows.groups), told, "counts")

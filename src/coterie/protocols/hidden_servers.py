@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -17,28 +16,8 @@ from coterie.crypto.roster import signing_key
 from coterie.crypto.signing import OVERHEAD_BYTES, SealingKey, digest
 from coterie.protocol import arrays
 from coterie.protocol.messages import parts_of
+from coterie.protocols import hidden_sums as sums
 from coterie.protocols.hidden_settings import renews
-from coterie.protocols.hidden_sums import (
-    SIGNATURE_BYTES,
-    Counted,
-    Enlist,
-    Fetch,
-    Fetched,
-    FetchFirst,
-    GroupRow,
-    HiddenUpdate,
-    RowsSealed,
-    SealRows,
-    Shares,
-    Words,
-    answer_context,
-    context_of,
-    opened_from,
-    row_words,
-    said,
-    upload_name,
-    verify_rows,
-)
 from coterie.protocols.norm_check import Tossing
 
 BATCH = 16
@@ -50,10 +29,10 @@ class Taken:
 
     name: str
     round: int
-    upload: HiddenUpdate
+    upload: sums.HiddenUpdate
 
 
-class Adding(msgspec.Struct):
+class Adding(fl.State):
     """The uploads that a round has added. on_time: of its own, as the hub says.  of: by client, its round.
 
     founding: of the groups.
@@ -61,7 +40,7 @@ class Adding(msgspec.Struct):
 
     round: int = 0
     on_time: int = 0
-    of: dict[str, int] = msgspec.field(default_factory=dict)
+    of: dict[str, int] = fl.field(default_factory=dict)
     founding: int = 0
 
     def name(self) -> bytes:
@@ -69,10 +48,10 @@ class Adding(msgspec.Struct):
         return digest("coterie/added/1", self.round, self.on_time, *added, *([self.founding] if self.founding else []))
 
 
-class SealedRows(msgspec.Struct, frozen=True):
+class SealedRows(fl.State, frozen=True):
     """rows: (G, d) that both servers hold, of ``round``. The rest: as in ``GroupRow``."""
 
-    rows: Words
+    rows: fl.Words
     round: int
     rounds: int
     nonces: bytes
@@ -88,15 +67,15 @@ class Rows(fl.SecretStruct):
     """
 
     masks: tuple[bytes, ...] = ()
-    totals: Words | None = None
+    totals: fl.Words | None = None
     sealed: SealedRows | None = None
     since: int = 0
     founding: int = 0
     first: SealedRows | None = None
     members: int = 0
     founders: int = 0
-    queries: dict[str, bytes] = msgspec.field(default_factory=dict)
-    added: dict[int, bytes] = msgspec.field(default_factory=dict)
+    queries: dict[str, bytes] = fl.field(default_factory=dict)
+    added: dict[int, bytes] = fl.field(default_factory=dict)
 
 
 class HelperShare(Rows):
@@ -104,10 +83,10 @@ class HelperShare(Rows):
     summed: by round and client, the round that sealed the upload, in any attempt.
     """
 
-    taken: dict[int, frozenset[str]] = msgspec.field(default_factory=dict)
-    summed: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
-    adding: Adding = msgspec.field(default_factory=Adding)
-    fresh: Words | None = None
+    taken: dict[int, frozenset[str]] = fl.field(default_factory=dict)
+    summed: dict[int, dict[str, int]] = fl.field(default_factory=dict)
+    adding: Adding = fl.field(default_factory=Adding)
+    fresh: fl.Words | None = None
 
 
 class ServerRows(fl.Component):
@@ -115,10 +94,7 @@ class ServerRows(fl.Component):
 
     sign: int
     secret: Any
-
-    def lasts(self, secret: Rows) -> None:
-        # sums of other uploads in a repeated round would show the difference
-        self.secret.added = secret.added
+    LASTS: ClassVar[tuple[str, ...]] = ("added",)  # sums of other uploads in a repeated round would show the difference
 
     @property
     def groups(self) -> int:
@@ -126,7 +102,7 @@ class ServerRows(fl.Component):
 
     @property
     def length(self) -> int:
-        return row_words(self.party)
+        return sums.row_words(self.party)
 
     def found(self, groups: int, founders: int, since: int, founding: int) -> None:
         """Begin with rows of zeros, fresh masks and no queries. since: the round, 0 for the set-up."""
@@ -160,7 +136,7 @@ class ServerRows(fl.Component):
         source = self.party.secrets("masks of rows", since)
         return tuple(source.bytes(shared_rows.KEY_BYTES) for _ in range(groups))
 
-    def zeros(self) -> Words:
+    def zeros(self) -> fl.Words:
         return np.zeros((self.groups, self.length), np.uint32)
 
     def queried(self, client: str, query: bytes) -> None:
@@ -169,9 +145,9 @@ class ServerRows(fl.Component):
         self.secret.queries[client] = query
 
     def context(self, name: str, r: int) -> bytes:
-        return context_of(self.party, name, r, self.groups, self.secret.since)
+        return sums.context_of(self.party, name, r, self.groups, self.secret.since)
 
-    def add_one(self, fresh: Words, adding: Adding, name: str, r: int, seeds: bytes, word: Words) -> None:
+    def add_one(self, fresh: fl.Words, adding: Adding, name: str, r: int, seeds: bytes, word: fl.Words) -> None:
         """Raises PeerError for a client's second upload."""
         if name in adding.of:
             raise fl.PeerError(f"two uploads of {name} are counted in round {adding.round}")
@@ -184,7 +160,7 @@ class ServerRows(fl.Component):
         # the mean is over the weight of those that made the groups
         return shared_rows.upload_weight(age, self.party.config.expected(self.secret.founders), adding.on_time)
 
-    def masked(self, fresh: Words, adding: Adding) -> tuple[Words, bytes, Words]:
+    def masked(self, fresh: fl.Words, adding: Adding) -> tuple[fl.Words, bytes, fl.Words]:
         """Its share with this round's, a fresh nonce, and the share under its masks. Raises PeerError if the round
         has sealed others.
         """
@@ -199,7 +175,7 @@ class ServerRows(fl.Component):
         nonce = party.secrets("nonce of rows", adding.round).bytes(shared_rows.NONCE_BYTES)
         return totals, nonce, shared_rows.masked(totals, secret.masks, nonce)
 
-    def keep(self, r: int, totals: Words, sealed: Words, nonces: bytes, signature: bytes) -> None:
+    def keep(self, r: int, totals: fl.Words, sealed: fl.Words, nonces: bytes, signature: bytes) -> None:
         secret, begins = self.secret, self.begins
         secret.totals, secret.sealed = totals, SealedRows(sealed, r, self.rounds + 1, nonces, signature)
         if begins:
@@ -211,19 +187,11 @@ class ServerRows(fl.Component):
 
 
 class HubRows(ServerRows):
-    Secret = Rows
     secret: Rows
     sign = 1
 
-    def check(self, name: str, upload: HiddenUpdate) -> None:
-        """Raises PeerError for an upload of wrong lengths."""
-        lengths = len(upload.word), len(upload.check), len(upload.master)
-        sealed = one_hot.SEED_BYTES * self.groups + OVERHEAD_BYTES + SIGNATURE_BYTES
-        if (*lengths, len(upload.seeds)) != (4 * self.length, one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed):
-            raise fl.PeerError(f"{name}: an upload of {', '.join(map(str, lengths))} and {len(upload.seeds)} bytes")
-
     def add(
-        self, r: int, helper: str, on_time: int, uploads: Sequence[Any], load: Any, tossing: Tossing | None = None
+        self, r: int, on_time: int, uploads: Sequence[Any], load: Any, tossing: Tossing | None = None
     ) -> fl.Steps[int]:
         """Add the uploads that the helper counts, too, and seal the rows. Returns their number.
 
@@ -235,15 +203,15 @@ class HubRows(ServerRows):
             words = [arrays.words(one.upload.word, "<u4", self.length) for one in some]
             seeds = [one_hot.seeds_of(one.upload.master, self.groups) for one in some]
             request = self._shares(r, on_time, some, seeds, words, tossing)
-            flags = yield from fl.ask(helper, request, Counted, partial(_flags, len(some)))
+            flags = yield from fl.ask(self.party.helper, request, sums.Counted, partial(_flags, len(some)))
             for one, own, word, flag in zip(some, seeds, words, flags, strict=True):
                 if flag:
                     self.add_one(fresh, adding, one.name, one.round, own, word)
         if why := self.shows_few(adding):
             raise fl.NoAnswerError(why)
         totals, nonce, masked = self.masked(fresh, adding)
-        seal = SealRows(r, adding.name(), nonce, masked.tobytes())
-        yield from fl.ask(helper, seal, RowsSealed, partial(self._sealed, helper, r, totals, nonce, masked))
+        seal = sums.SealRows(r, adding.name(), nonce, masked.tobytes())
+        yield from fl.ask(self.party.helper, seal, sums.RowsSealed, partial(self._sealed, r, totals, nonce, masked))
         return len(adding.of)
 
     def _shares(
@@ -252,9 +220,9 @@ class HubRows(ServerRows):
         on_time: int,
         some: Sequence[Taken],
         seeds: Sequence[bytes],
-        words: Sequence[Words],
+        words: Sequence[fl.Words],
         tossing: Tossing | None,
-    ) -> Shares:
+    ) -> sums.Shares:
         coin, proofs = b"", list[bytes]()
         if tossing is not None:
             shares = [one_hot.share(own, word) for own, word in zip(seeds, words, strict=True)]
@@ -265,7 +233,7 @@ class HubRows(ServerRows):
             one_hot.tag(self.context(one.name, one.round), own, one.upload.check, word)
             for one, own, word in zip(some, seeds, named, strict=True)
         ]
-        return Shares(
+        return sums.Shares(
             r,
             "\n".join(one.name for one in some),
             np.array([one.round for one in some], np.int64),
@@ -278,37 +246,36 @@ class HubRows(ServerRows):
             fl.bundle(proofs),
         )
 
-    def _sealed(self, helper: str, r: int, totals: Words, nonce: bytes, own: Words, said: RowsSealed) -> None:
-        rows = own + arrays.words(said.rows, "<u4", *own.shape)
-        nonces = nonce + said.nonce
-        verify_rows(self.party, helper, (r, self.rounds + 1), nonces, shared_rows.row_names(rows), said.signature)
-        self.keep(r, totals, rows, nonces, said.signature)
+    def _sealed(self, r: int, totals: fl.Words, nonce: bytes, own: fl.Words, told: sums.RowsSealed) -> None:
+        rows = own + arrays.words(told.rows, "<u4", *own.shape)
+        nonces = nonce + told.nonce
+        sums.verify_rows(self.party, (r, self.rounds + 1), nonces, shared_rows.row_names(rows), told.signature)
+        self.keep(r, totals, rows, nonces, told.signature)
 
-    def give(
-        self, r: int, helper: str, names: Sequence[str], deadline_s: float | None = None, *, first: bool = False
-    ) -> fl.Steps[fl.Answers]:
+    def give(self, r: int, names: Sequence[str], *, first: bool = False) -> fl.Steps[fl.Answers]:
         """Send these clients the rows that were sealed last, or first. Returns the outcomes."""
         secret, theirs = self.secret, dict[str, bytes]()
         sealed = secret.first if first else secret.sealed
         assert sealed is not None
         names = [name for name in names if name in secret.queries]
         if self.groups > 1:
-            fetches = {name: fl.To(helper, FetchFirst(r, name) if first else Fetch(r, name)) for name in names}
-            yield from fl.for_each(fetches, Fetched, partial(self._half, theirs))
+            fetch = sums.FetchFirst if first else sums.Fetch
+            fetches = {name: fl.To(self.party.helper, fetch(r, name)) for name in names}
+            yield from fl.for_each(fetches, sums.Fetched, partial(self._half, theirs))
         else:
             theirs = dict.fromkeys(names, b"")
-        return (yield from fl.for_each(self._rows(r, sealed, theirs), fl.Done, deadline_s=deadline_s))
+        return (yield from fl.for_each(self._rows(r, sealed, theirs), fl.Done, deadline_s=self.party.config.deadline_s))
 
-    def _half(self, theirs: dict[str, bytes], name: str, answer: Fetched) -> None:
+    def _half(self, theirs: dict[str, bytes], name: str, answer: sums.Fetched) -> None:
         if len(answer.answer) != 4 * self.length + OVERHEAD_BYTES:
             raise fl.PeerError(f"{len(answer.answer)} bytes for {name}")
         theirs[name] = answer.answer
 
-    def _rows(self, r: int, sealed: SealedRows, theirs: Mapping[str, bytes]) -> Mapping[str, GroupRow]:
+    def _rows(self, r: int, sealed: SealedRows, theirs: Mapping[str, bytes]) -> Mapping[str, sums.GroupRow]:
         when, signed = (r, sealed.round, sealed.rounds), (sealed.nonces, shared_rows.row_names(sealed.rows))
 
-        def row(ours: Words, half: bytes) -> GroupRow:
-            return GroupRow(*when, *signed, sealed.signature, ours.tobytes(), half)
+        def row(ours: fl.Words, half: bytes) -> sums.GroupRow:
+            return sums.GroupRow(*when, *signed, sealed.signature, ours.tobytes(), half)
 
         if self.groups == 1:
             return dict.fromkeys(theirs, row(sealed.rows[0], b""))
@@ -323,36 +290,28 @@ class _Good:
     """An upload whose tag is right, at the helper. seeds: SECRET.  named: its word's name."""
 
     name: str
-    upload: HiddenUpdate
+    upload: sums.HiddenUpdate
     named: bytes
     seeds: bytes
-    word: Words
+    word: fl.Words
 
 
 class HelperRows(ServerRows):
-    Secret = HelperShare
     secret: HelperShare
+    LASTS = ("added", "summed")  # sealed once more, with other noise, an upload would be released twice
     sign = -1
 
-    def lasts(self, secret: Rows) -> None:
-        # sealed once more, with other noise, an upload would be released twice
-        super().lasts(secret)
-        assert isinstance(secret, HelperShare)
-        self.secret.summed = secret.summed
-
-    @fl.on(Enlist, answers=fl.Done)
-    def enlist(self, msg: Enlist, src: str) -> fl.Done:
+    @fl.on(sums.Enlist, answers=fl.Done)
+    def enlist(self, msg: sums.Enlist, src: str) -> fl.Done:
         # a query that cannot be read is its client's loss alone
-        fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         for name, sealed in zip(names, fl.unbundle(msg.queries, len(names)), strict=True):
             with suppress(fl.PeerError, fl.CryptoError):
-                self.queried(name, opened_from(self.party, name, sealed, "query", msg.round, self.secret.since))
+                self.queried(name, sums.opened_from(self.party, name, sealed, "query", msg.round, self.secret.since))
         return fl.Done(msg.round)
 
-    @fl.on(Shares, answers=Counted)
-    def count(self, msg: Shares, src: str) -> Counted:
-        fl.from_hub(self.party, msg, src)
+    @fl.on(sums.Shares, answers=sums.Counted)
+    def count(self, msg: sums.Shares, src: str) -> sums.Counted:
         secret = self.secret
         if msg.round != secret.adding.round:
             if msg.round <= secret.adding.round:
@@ -371,7 +330,7 @@ class HelperRows(ServerRows):
         good: dict[int, _Good] = {}
         for at, (name, r) in enumerate(zip(names, rounds, strict=True)):
             check, told = msg.checks[wide * at : wide * (at + 1)], msg.tags[tags * at : tags * (at + 1)]
-            upload = HiddenUpdate(r, b"", check, b"", sealed[at])
+            upload = sums.HiddenUpdate(r, b"", check, b"", sealed[at])
             again = any(name == one.name for one in good.values())
             if not again and (found := self._good(msg.round, name, upload, words[at], told)) is not None:
                 good[at] = found
@@ -385,9 +344,9 @@ class HelperRows(ServerRows):
             secret.taken[of] = secret.taken.get(of, frozenset()) | {one.name}
             self.add_one(fresh, secret.adding, one.name, of, one.seeds, one.word)
         secret.fresh = fresh
-        return Counted(msg.round, bytes(at in good for at in range(len(names))))
+        return sums.Counted(msg.round, bytes(at in good for at in range(len(names))))
 
-    def _good(self, r: int, name: str, upload: HiddenUpdate, data: memoryview, told: bytes) -> _Good | None:
+    def _good(self, r: int, name: str, upload: sums.HiddenUpdate, data: memoryview, told: bytes) -> _Good | None:
         """An upload that may be counted, by its tag; else None. data: its word, or with one group the word's name."""
         secret, of = self.secret, upload.round
         if name in secret.adding.of:  # a second upload in a round would count twice for noise
@@ -399,26 +358,27 @@ class HelperRows(ServerRows):
             return None
         words = None if self.groups == 1 else arrays.words(data, "<u4", self.length)
         named = bytes(data) if words is None else one_hot.word_name(words)
+        sealed, context = (upload.seeds, upload.check, named), self.context(name, of)
+        if (seeds := sums.right_seeds(self.party, name, *sealed, context, told, "upload", of)) is None:
+            return None
         try:
-            seeds = opened_from(self.party, name, upload.seeds, "upload", of, upload.check, named)
-            if one_hot.tag(self.context(name, of), seeds, upload.check, named) != told:
-                return None
             word = one_hot.no_word(seeds, self.length) if words is None else words
-        except (fl.PeerError, fl.CryptoError):
+        except fl.CryptoError:
             return None
         return _Good(name, upload, named, seeds, word)
 
-    def _short(self, msg: Shares, good: Mapping[int, _Good]) -> dict[int, _Good]:
+    def _short(self, msg: sums.Shares, good: Mapping[int, _Good]) -> dict[int, _Good]:
         norms = self.party.norms
         coin, told = norms.coin(msg.round, msg.coin), fl.unbundle(msg.proofs, len(msg.names.split("\n")))
-        uploads = [(one.name, one.upload.round, upload_name(one.name, one.upload, one.named)) for one in good.values()]
+        uploads = [
+            (one.name, one.upload.round, sums.upload_name(one.name, one.upload, one.named)) for one in good.values()
+        ]
         shares = [np.negative(one_hot.share(one.seeds, one.word)) for one in good.values()]
         short = norms.short(coin, uploads, [told[at] for at in good], shares)
         return {at: one for (at, one), holds in zip(good.items(), short, strict=True) if holds}
 
-    @fl.on(SealRows, answers=RowsSealed)
-    def seal(self, msg: SealRows, src: str) -> RowsSealed:
-        fl.from_hub(self.party, msg, src)
+    @fl.on(sums.SealRows, answers=sums.RowsSealed)
+    def seal(self, msg: sums.SealRows, src: str) -> sums.RowsSealed:
         secret = self.secret
         if msg.round != secret.adding.round or secret.fresh is None or len(msg.nonce) != shared_rows.NONCE_BYTES:
             raise fl.PeerError(f"rows of round {msg.round} after uploads of round {secret.adding.round}")
@@ -429,33 +389,32 @@ class HelperRows(ServerRows):
         totals, nonce, own = self.masked(secret.fresh, secret.adding)
         rows, nonces = own + arrays.words(msg.rows, "<u4", *own.shape), msg.nonce + nonce
         when = msg.round, self.rounds + 1
-        signature = signing_key(self.party.own).sign(*said(self.party, when, nonces, shared_rows.row_names(rows)))
+        signature = signing_key(self.party.own).sign(*sums.said(self.party, when, nonces, shared_rows.row_names(rows)))
         self.keep(msg.round, totals, rows, nonces, signature)
         for name, of in secret.adding.of.items():
             secret.summed[of] = {**secret.summed.get(of, {}), name: msg.round}
         secret.fresh = None
-        return RowsSealed(msg.round, nonce, own.tobytes(), signature)
+        return sums.RowsSealed(msg.round, nonce, own.tobytes(), signature)
 
-    @fl.on(Fetch, answers=Fetched)
-    def fetch(self, msg: Fetch, src: str) -> Fetched:
+    @fl.on(sums.Fetch, answers=sums.Fetched)
+    def fetch(self, msg: sums.Fetch, src: str) -> sums.Fetched:
         # sealed to the client: the hub would learn the group
         return self._half_for(msg, src, self.secret.sealed)
 
-    @fl.on(FetchFirst, answers=Fetched, when=renews)
-    def fetch_first(self, msg: FetchFirst, src: str) -> Fetched:
+    @fl.on(sums.FetchFirst, answers=sums.Fetched, when=renews)
+    def fetch_first(self, msg: sums.FetchFirst, src: str) -> sums.Fetched:
         return self._half_for(msg, src, self.secret.first)
 
-    def _half_for(self, msg: Fetch | FetchFirst, src: str, sealed: SealedRows | None) -> Fetched:
-        fl.from_hub(self.party, msg, src)
+    def _half_for(self, msg: sums.Fetch | sums.FetchFirst, src: str, sealed: SealedRows | None) -> sums.Fetched:
         secret, entry = self.secret, self.party.common.roster.by_name.get(msg.client)
         if sealed is None or entry is None or msg.client not in secret.queries:
             raise fl.PeerError(f"{msg.client} has asked for no row, or no rows are sealed")
         answer = shared_rows.answer(sealed.rows, secret.queries[msg.client]).tobytes()
-        bound = answer_context(self.party, msg.round, sealed.round)
-        return Fetched(msg.round, SealingKey(entry.sealing_key).seal(answer, self.party.name, msg.client, *bound))
+        bound = sums.answer_context(self.party, msg.round, sealed.round)
+        return sums.Fetched(msg.round, SealingKey(entry.sealing_key).seal(answer, self.party.name, msg.client, *bound))
 
 
-def _flags(count: int, answer: Counted) -> list[bool]:
+def _flags(count: int, answer: sums.Counted) -> list[bool]:
     if len(answer.flags) != count:
         raise fl.PeerError(f"{len(answer.flags)} flags for {count} uploads")
     return [flag == 1 for flag in answer.flags]

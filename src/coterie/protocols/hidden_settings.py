@@ -8,11 +8,9 @@ from functools import lru_cache
 from math import comb
 from typing import Annotated, Literal
 
-from msgspec import Meta
-
 import coterie.protocol.core as fl
 from coterie.crypto.shared_rows import Grid
-from coterie.dp.budget import Budget
+from coterie.dp.budget import Budgeted
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Release
 from coterie.protocols.late import LateTraining
@@ -26,7 +24,7 @@ COUNTS = "label counts, in a sum of a hidden group"
 
 
 @dataclass(frozen=True)
-class HiddenSums(LateTraining):
+class HiddenSums(LateTraining, Budgeted):
     """Settings of local training, and of sums in hidden groups.
 
     clip: C, the L2 norm to which a client's change is clipped; running statistics are clipped by themselves.
@@ -40,20 +38,14 @@ class HiddenSums(LateTraining):
     check: of an upload, "tag" that it changes one group alone, or "norm" that it is also as short as clip allows.
     noise: standard deviation, over C, of the Gaussian noise that each server adds to a row's sum in every round; None
     for what ``epsilon`` asks for, or .005, which weakens differencing and protects by no proof worth its name.
-    epsilon: budget of a client, which uploads nothing that would take it beyond this; None for no budget.
-    private_rounds: the uploads that this budget is for, where ``noise`` follows from it.  dp_delta: of the budget.
     """
 
     clip: fl.Positive = 2.0
-    fewest: Annotated[int, Meta(ge=1)] = 2
-    min_cluster: Annotated[int, Meta(ge=1)] = 3
-    foundings: Annotated[int, Meta(ge=1, le=64)] = 1
+    fewest: Annotated[int, fl.Meta(ge=1)] = 2
+    min_cluster: Annotated[int, fl.Meta(ge=1)] = 3
+    foundings: Annotated[int, fl.Meta(ge=1, le=64)] = 1
     budget_s: fl.Positive | None = None
     check: Literal["tag", "norm"] = "tag"
-    noise: Annotated[float | None, Meta(ge=0)] = None
-    epsilon: float | None = None
-    private_rounds: fl.AtLeastOne = 10
-    dp_delta: float = 1e-5
 
     def grid(self, clients: int, spec: fl.ModelSpec) -> Grid:
         """Raises UserError for more clients, weights or noise than fit the words."""
@@ -69,9 +61,6 @@ class HiddenSums(LateTraining):
         if self.noise is None and self.epsilon is not None:
             return 2 * longest * noise_multiplier(self.epsilon, self.dp_delta, self.private_rounds)
         return LITTLE_NOISE if self.noise is None else self.noise
-
-    def budget(self) -> Budget | None:
-        return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
 
     def release(self, grid: Grid, r: int = 0, *, whole: bool = False) -> Release:
         """An upload's, in a sum with the noise of one server: the other may know its own. whole: of a whole model."""

@@ -14,7 +14,7 @@ protocol, secrecy needs that of neither, as long as no client helps. docs/system
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,10 @@ from numpy.typing import NDArray
 import coterie.protocol.core as fl
 from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import OpeningKey, SealingKey, digest
-
-Words = NDArray[np.uint32]
-SIGNATURE_BYTES = 64
+from coterie.crypto.signing import OVERHEAD_BYTES, SIGNATURE_BYTES, OpeningKey, SealingKey, digest
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class HiddenUpdate(fl.OfRound, frozen=True):
+class OneHot(fl.OfRound, frozen=True):
     """word: cw, (d,) words.  check: cs.  master: of the hub's seeds.  seeds: the helper's, sealed to it and signed."""
 
     word: bytes
@@ -37,17 +33,35 @@ class HiddenUpdate(fl.OfRound, frozen=True):
     master: bytes
     seeds: bytes
 
+    @classmethod
+    def of(cls, party: Any, r: int, x: fl.Words, context: bytes, source: fl.Secrets, *bound: int | str) -> Self:
+        """A client's words (d,), in its group."""
+        row = party.row.placed
+        shares = one_hot.shared(x, row.group, row.groups, context, source)
+        word = shares.word.tobytes()
+        seeds = sealed_to(party, party.helper, shares.seeds, *bound, shares.check, one_hot.word_name(word))
+        return cls(r, word, shares.check, shares.master, seeds)
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Enlist(fl.OfRound, frozen=True):
+    def fits(self, name: str, words: int, groups: int) -> None:
+        """Raises PeerError for wrong lengths."""
+        lengths = len(self.word), len(self.check), len(self.master), len(self.seeds)
+        sealed = one_hot.SEED_BYTES * groups + OVERHEAD_BYTES + SIGNATURE_BYTES
+        if lengths != (4 * words, one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed):
+            raise fl.PeerError(f"{name}: shares of {', '.join(map(str, lengths))} bytes")
+
+
+class HiddenUpdate(OneHot, frozen=True):
+    """Of an update."""
+
+
+class Enlist(fl.FromHub, frozen=True):
     """These clients, one name a line, have a group. queries: of each, sealed to the helper and signed."""
 
     names: str
     queries: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Shares(fl.OfRound, frozen=True):
+class Shares(fl.FromHub, frozen=True):
     """Uploads that came in this round. rounds: (n,) that asked for them.  on_time: how many are this round's own.
     words, checks, seeds: as in ``HiddenUpdate``; with one group the names of words alone (``one_hot.word_name``).
     tags: 32 bytes each, by the hub.  coin, proofs: with ``check=norm`` the hub's part of the coin, and of each proof.
@@ -64,15 +78,13 @@ class Shares(fl.OfRound, frozen=True):
     proofs: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Counted(fl.OfRound, frozen=True):
     """flags: a byte for each upload, 1 if counted."""
 
     flags: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class SealRows(fl.OfRound, frozen=True):
+class SealRows(fl.FromHub, frozen=True):
     """All uploads were sent. added: names those that are counted (``Adding.name``).  rows: (G, d) words, masked."""
 
     added: bytes
@@ -80,7 +92,6 @@ class SealRows(fl.OfRound, frozen=True):
     rows: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class RowsSealed(fl.OfRound, frozen=True):
     """The helper's masked rows. signature: over the round, both nonces and the sealed rows' names."""
 
@@ -89,27 +100,23 @@ class RowsSealed(fl.OfRound, frozen=True):
     signature: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Fetch(fl.OfRound, frozen=True):
+class Fetch(fl.FromHub, frozen=True):
     client: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class FetchFirst(fl.OfRound, frozen=True):
+class FetchFirst(fl.FromHub, frozen=True):
     """On the first rows of groups that were made anew."""
 
     client: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Fetched(fl.OfRound, frozen=True):
     """answer: (d,) words, sealed to the client."""
 
     answer: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class GroupRow(fl.OfRound, frozen=True):
+class GroupRow(fl.FromHub, frozen=True):
     """Both servers' answers on the rows that they sealed in the round ``sealed_in``. theirs: the helper's, sealed.
     rounds: added up since groups were made; a skipped one seals nothing.
 
@@ -136,7 +143,7 @@ def upload_name(client: str, upload: HiddenUpdate, named: bytes = b"") -> bytes:
     return digest("coterie/upload/1", client, upload.round, named, upload.check, upload.seeds)
 
 
-def numbers_name(x: Words, after: bytes) -> bytes:
+def numbers_name(x: fl.Words, after: bytes) -> bytes:
     """32 bytes that name words x (d,). after: a name of the rows before them."""
     return digest("coterie/numbers of an upload/2", x.data, after)
 
@@ -162,7 +169,6 @@ class HeldRow(fl.SecretStruct):
 
 
 class ClientRow(fl.Component):
-    Secret = HeldRow
     secret: HeldRow
 
     def join(
@@ -181,39 +187,39 @@ class ClientRow(fl.Component):
             secret.rounds, secret.lost = 0, not possible
         return shared_rows.queries(secret.group, secret.groups, self.party.secrets("query", since))
 
-    def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:
-        """Words (d,) in shares. Raises PeerError before it has a group."""
-        secret, party = self.secret, self.party
-        if secret.group < 0:
-            raise fl.PeerError(f"{party.name} has no group yet")
-        context = context_of(party, party.name, r, secret.groups, secret.since)
-        shares = one_hot.shared(x, secret.group, secret.groups, context, party.secrets("seeds of shares", r))
-        word = shares.word.tobytes()
-        seeds = sealed_to(party, helper, shares.seeds, "upload", r, shares.check, one_hot.word_name(word))
-        return HiddenUpdate(r, word, shares.check, shares.master, seeds)
+    @property
+    def placed(self) -> HeldRow:
+        """Raises PeerError before it has a group."""
+        if self.secret.group < 0:
+            raise fl.PeerError(f"{self.party.name} has no group yet")
+        return self.secret
 
-    def has(self, msg: GroupRow, src: str) -> bool:
+    def upload(self, x: fl.Words, r: int) -> HiddenUpdate:
+        """Words (d,) in shares. Raises PeerError before it has a group."""
+        secret, party = self.placed, self.party
+        context = context_of(party, party.name, r, secret.groups, secret.since)
+        return HiddenUpdate.of(party, r, x, context, party.secrets("seeds of shares", r), "upload", r)
+
+    def has(self, msg: GroupRow) -> bool:
         """Whether it has opened this row. Raises PeerError unless the hub sends it."""
-        fl.from_hub(self.party, msg, src)
         return (msg.sealed_in, msg.rounds) == (self.secret.round, self.secret.rounds)
 
-    def opened(self, msg: GroupRow, src: str, helper: str) -> NDArray[np.int32]:
+    def opened(self, msg: GroupRow) -> NDArray[np.int32]:
         """(d,) the sum of its group since it was made.
 
         Raises PeerError for an older row than it has, or an unsigned one. With another than the signed it is ``lost``.
         """
-        fl.from_hub(self.party, msg, src)
         secret, party = self.secret, self.party
         if secret.group < 0 or msg.sealed_in <= secret.round or msg.rounds <= secret.rounds:
             raise fl.PeerError(f"a row of round {msg.sealed_in}, after that of round {secret.round}")
-        verify_rows(party, helper, (msg.sealed_in, msg.rounds), msg.nonces, msg.row_names, msg.signature)
+        verify_rows(party, (msg.sealed_in, msg.rounds), msg.nonces, msg.row_names, msg.signature)
         parts = [msg.ours]
         if secret.groups > 1:
             opening, bound = (
                 OpeningKey.load(party.own.identity.opening),
                 answer_context(party, msg.round, msg.sealed_in),
             )
-            parts.append(opening.open(msg.theirs, helper, party.name, *bound))
+            parts.append(opening.open(msg.theirs, party.helper, party.name, *bound))
         if len(msg.row_names) != shared_rows.NAME_BYTES * secret.groups or {*map(len, parts)} != {4 * row_words(party)}:
             raise fl.PeerError(f"a row of {len(msg.ours)} bytes among {len(msg.row_names)} bytes of names")
         row = shared_rows.fetched([np.frombuffer(part, "<u4") for part in parts])
@@ -253,18 +259,30 @@ def opened_from(party: Any, sender: str, data: bytes, *bound: bytes | int | str)
     return OpeningKey.load(party.own.identity.opening).open(sealed, sender, party.name, *bound)
 
 
+def right_seeds(
+    party: Any, name: str, sealed: bytes, check: bytes, named: bytes, context: bytes, tag: bytes, *bound: int | str
+) -> bytes | None:
+    """SECRET: the helper's seeds of a client's shares; None for others than it sealed, or for another tag than the
+    hub's. named: the word's name.
+    """
+    try:
+        seeds = opened_from(party, name, sealed, *bound, check, named)
+        right = one_hot.tag(context, seeds, check, named) == tag
+    except (fl.PeerError, fl.CryptoError):
+        return None
+    return seeds if right and len(seeds) == one_hot.SEED_BYTES * party.rows.groups else None
+
+
 def context_of(party: Any, name: str, r: int, groups: int, since: int) -> bytes:
     """32 bytes that an upload's tag is bound to. r: the round that asked for it.  since: that of the groups."""
     return digest("coterie/hidden sum/1", party.common.roster.session, name, r, groups, since, party.spec.size)
 
 
-def verify_rows(
-    party: Any, helper: str, when: tuple[int, int], nonces: bytes, row_names: bytes, signature: bytes
-) -> None:
+def verify_rows(party: Any, when: tuple[int, int], nonces: bytes, row_names: bytes, signature: bytes) -> None:
     """Raises SignatureError unless the helper has signed these rows. when: ``sealed_in, rounds``."""
     if len(nonces) != 2 * shared_rows.NONCE_BYTES:
         raise fl.PeerError(f"{len(nonces)} bytes are no two nonces")
-    verify_key(party.common, helper).verify(signature, *said(party, when, nonces, row_names))
+    verify_key(party.common, party.helper).verify(signature, *said(party, when, nonces, row_names))
 
 
 def said(party: Any, when: tuple[int, int], nonces: bytes, row_names: bytes) -> tuple[bytes | int | str, ...]:

@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
-import msgspec
-from msgspec.structs import replace
-
 import coterie.protocol.core as fl
 from coterie.crypto.ckks import EvaluationKey
 from coterie.crypto.keys import evaluation_key, public_key, secret_key
@@ -26,7 +23,7 @@ KEY_CENTRE = "key_centre"
 EVALUATION = "evaluation"
 
 
-@fl.message(src=fl.ANY, dst=KEY_CENTRE)
+@fl.message(src=fl.HUB, dst=KEY_CENTRE)
 class Deal(fl.Message, frozen=True):
     """Deal a grant for the ``number``-th time; with an empty ``grant`` all grants, for the first.
 
@@ -38,7 +35,7 @@ class Deal(fl.Message, frozen=True):
     holders: str
 
 
-@fl.message(src=KEY_CENTRE, dst=fl.ANY)
+@fl.message(src=KEY_CENTRE)
 class Granted(fl.Message, frozen=True):
     """names: one a line, ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  signature: over all fields, the
     recipient and the session.
@@ -54,7 +51,6 @@ class Granted(fl.Message, frozen=True):
         return f"<Granted {self.grant or 'all'}, dealing {self.number}>"
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Ready(fl.Message, frozen=True):
     """grant: that this party has keys of; empty for all."""
 
@@ -140,10 +136,10 @@ class Seed(Grant):
 class KeyCentre(fl.Party, role=KEY_CENTRE):
     """Deals each number of a grant once, and keeps no key."""
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """dealt: how often, by grant."""
 
-        dealt: dict[str, int] = msgspec.field(default_factory=dict)
+        dealt: dict[str, int] = fl.field(default_factory=dict)
 
     state: State
 
@@ -154,7 +150,6 @@ class KeyCentre(fl.Party, role=KEY_CENTRE):
     @fl.on(Deal, answers=Granted)
     def deal(self, msg: Deal, src: str) -> tuple[fl.To, ...]:
         roster = self.common.roster
-        fl.from_hub(self, msg, src)
         if msg.grant and msg.grant not in self.grants:
             raise fl.PeerError(f"there is no grant {msg.grant!r}")
         wanted = [self.grants[msg.grant]] if msg.grant else list(self.grants.values())
@@ -183,7 +178,7 @@ class KeyCentre(fl.Party, role=KEY_CENTRE):
 
     def _granted(self, msg: Deal, name: str, own: Mapping[str, bytes]) -> Granted:
         bare = Granted(msg.number, msg.grant, "\n".join(own), fl.bundle(list(own.values())), b"")
-        return replace(bare, signature=signing_key(self.own).sign(*_signed(self.common, name, bare)))
+        return fl.changed(bare, signature=signing_key(self.own).sign(*_signed(self.common, name, bare)))
 
 
 def _signed(common: fl.Common, recipient: str, msg: Granted) -> tuple[Field, ...]:
@@ -197,9 +192,9 @@ SK = TypeVar("SK")
 class KeyStore(fl.SecretStruct):
     """SECRET: a party's granted keys. dealt: the number of the last dealing, by grant ("" for all)."""
 
-    secret: dict[str, bytes] = msgspec.field(default_factory=dict)
-    public: dict[str, bytes] = msgspec.field(default_factory=dict)
-    dealt: dict[str, int] = msgspec.field(default_factory=dict)
+    secret: dict[str, bytes] = fl.field(default_factory=dict)
+    public: dict[str, bytes] = fl.field(default_factory=dict)
+    dealt: dict[str, int] = fl.field(default_factory=dict)
 
 
 class OfGrants(fl.Component):
@@ -212,7 +207,6 @@ class Keys(fl.Component, Generic[PK, SK]):
     centre deal before round 1; ``HeldKeys`` at others.
     """
 
-    Secret = KeyStore
     secret: KeyStore
     takes: ClassVar[tuple[type[fl.Message], ...]] = ENROLMENT
 

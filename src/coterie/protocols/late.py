@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Protocol
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.aggregation.buffers import stepped
@@ -45,7 +43,7 @@ class Aggregate(Protocol):
     def take(self, values: fl.Vector, staleness: int, samples: int, name: str) -> None:
         """A client's update (d,), ``staleness`` rounds late."""
 
-    def result(self) -> NDArray[np.float64]:
+    def result(self) -> fl.Doubles:
         """The next model, (d,) float64. Requires at least one update."""
 
 
@@ -73,7 +71,7 @@ class Mean:
         self._sum.take(values, weight)
         self._total += weight
 
-    def result(self) -> NDArray[np.float64]:
+    def result(self) -> fl.Doubles:
         total, over = self._sum.value(), self.over or self._total
         w = self.weights.astype(np.float64)
         change = total / over - w if self.of == "model" else total / over
@@ -115,7 +113,7 @@ class Gathering:
         return None
 
     def gather(
-        self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Callable[[str, fl.M], None]
+        self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: fl.Fold[fl.M]
     ) -> fl.Steps[fl.Answers]:
         """Ask, wait for the answers in time, then take late ones that have arrived; with nobody to ask, wait for one
         of these.
@@ -141,11 +139,10 @@ class Gathering:
 class LateServer(averaging.Server, role="server"):
     takes = (Update,)
 
-    class State(msgspec.Struct):
-        """weights: (d,) float32.  owed: by client, the rounds not answered yet."""
+    class State(averaging.Server.State):
+        """owed: by client, the rounds not answered yet."""
 
-        weights: fl.Vector = fl.initial
-        owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+        owed: dict[str, tuple[int, ...]] = fl.field(default_factory=dict)
 
     state: State
     config: SteppedTraining
@@ -187,13 +184,13 @@ class BufferedTraining(LateTraining):
     clients that a round asks, if these are fewer.
     """
 
-    buffer: Annotated[int | None, msgspec.Meta(ge=1)] = None
+    buffer: Annotated[int | None, fl.Meta(ge=1)] = None
 
     def beyond_budget(self) -> Mapping[str, str]:
         return {"buffer": "its server makes as many steps a round as fill its buffer, each with the whole server_lr"}
 
 
-class Buffered(msgspec.Struct, frozen=True):
+class Buffered(fl.State, frozen=True):
     """A client's change (d,). version: how many steps the server had made before the client began."""
 
     name: str
@@ -220,9 +217,9 @@ class Filling:
         change = Buffered(name, self.server.state.begun[asked], values)
         self._came.append((asked, self._place[name], change))
 
-    def result(self) -> NDArray[np.float64]:
+    def result(self) -> fl.Doubles:
         state = self.server.state
-        w: NDArray[np.float64] = state.weights.astype(np.float64)
+        w: fl.Doubles = state.weights.astype(np.float64)
         held = [*state.waiting, *(change for *_, change in sorted(self._came, key=lambda one: one[:2]))]
         size = self.server.size
         while len(held) >= size:
@@ -240,8 +237,8 @@ class BufferServer(LateServer, role="server"):
         """version: steps made so far.  begun: by round, those before it.  waiting: the buffer."""
 
         version: int = 0
-        begun: dict[int, int] = msgspec.field(default_factory=dict)
-        waiting: list[Buffered] = msgspec.field(default_factory=list)
+        begun: dict[int, int] = fl.field(default_factory=dict)
+        waiting: list[Buffered] = fl.field(default_factory=list)
 
     state: Any
     config: BufferedTraining
@@ -251,7 +248,7 @@ class BufferServer(LateServer, role="server"):
         asked = sample_size(len(self.clients), self.config.participation)
         return self.config.buffer or max(1, min(10, asked // 2))
 
-    def moved(self, w: NDArray[np.float64], changes: Sequence[Buffered], step: float) -> NDArray[np.float64]:
+    def moved(self, w: fl.Doubles, changes: Sequence[Buffered], step: float) -> fl.Doubles:
         raise NotImplementedError
 
     def staleness(self, change: Buffered) -> int:

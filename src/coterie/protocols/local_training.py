@@ -10,8 +10,6 @@ from math import inf
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
-from msgspec import Meta
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.dp.ledger import Release
@@ -19,7 +17,7 @@ from coterie.protocol.names import each
 from coterie.training import solvers
 from coterie.training.solvers import MOST_WEIGHT
 
-Share = Annotated[float, Meta(ge=0, le=1)]
+Share = Annotated[float, fl.Meta(ge=0, le=1)]
 _hints = cache(get_type_hints)
 
 MOST_SAMPLES = 1 << 24
@@ -84,13 +82,13 @@ class LocalTraining:
     weight_decay: float = 0.0
     sample_clip: float = 1.0
     sample_noise: float | None = None
-    max_epochs: Annotated[int, Meta(ge=1)] = 5
-    slowest: Annotated[float, Meta(gt=0, le=1)] = 0.2
-    participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    deadline_s: Annotated[float | None, Meta(gt=0)] = None
-    founders: Annotated[int, Meta(ge=0)] = 0
-    newcomers: Annotated[int, Meta(ge=1)] = 10
-    join_every: Annotated[int, Meta(ge=1)] = 10
+    max_epochs: Annotated[int, fl.Meta(ge=1)] = 5
+    slowest: Annotated[float, fl.Meta(gt=0, le=1)] = 0.2
+    participation: Annotated[float, fl.Meta(gt=0, le=1)] = 1.0
+    deadline_s: Annotated[float | None, fl.Meta(gt=0)] = None
+    founders: Annotated[int, fl.Meta(ge=0)] = 0
+    newcomers: Annotated[int, fl.Meta(ge=1)] = 10
+    join_every: Annotated[int, fl.Meta(ge=1)] = 10
     label_counts: bool = False
 
     def __post_init__(self) -> None:
@@ -204,7 +202,7 @@ class ClusterModels(LocalTraining):
     clusters: fl.AtLeastOne = 5
     start: Literal["random", "pretrained"] = "random"
     pretrain_epochs: fl.AtLeastOne = 1
-    pretrain_batch: Annotated[int, Meta(ge=0)] = 50
+    pretrain_batch: Annotated[int, fl.Meta(ge=0)] = 50
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -263,11 +261,7 @@ def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -
 
 
 def ask_each(
-    server: fl.Party,
-    names: Iterable[str],
-    request: fl.Message,
-    reply: type[fl.M],
-    fold: Callable[[str, fl.M], None] = lambda *_: None,
+    server: fl.Party, names: Iterable[str], request: fl.Message, reply: type[fl.M], fold: fl.Fold[fl.M] = fl.ignored
 ) -> fl.Steps[fl.Answers]:
     """Ask these clients within the settings' deadline, and fold their answers to this round (``Message.ABOUT``), unless
     ``fold`` refuses one with a PeerError.
@@ -276,21 +270,14 @@ def ask_each(
 
 
 def ask_all(
-    server: fl.Party,
-    requests: Mapping[str, fl.Message],
-    reply: type[fl.M],
-    fold: Callable[[str, fl.M], None] = lambda *_: None,
+    server: fl.Party, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: fl.Fold[fl.M] = fl.ignored
 ) -> fl.Steps[fl.Answers]:
     """As ``ask_each``, with one request per client."""
     return (yield from fl.for_each(requests, reply, fold, deadline_s=server.config.deadline_s))
 
 
 def ask_round(
-    server: fl.Party,
-    r: int,
-    request: fl.Message,
-    reply: type[fl.M],
-    fold: Callable[[str, fl.M], None] = lambda *_: None,
+    server: fl.Party, r: int, request: fl.Message, reply: type[fl.M], fold: fl.Fold[fl.M] = fl.ignored
 ) -> fl.Steps[dict[str, Any]]:
     """Ask the clients of round r and fold their answers. Returns the round's first notes."""
     asked = asked_in(server.clients, server.config, server.randomness.seed, r)
@@ -342,9 +329,14 @@ def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -
     ]
 
 
+def trained_for(epochs: Callable[[Any], float]) -> Callable[[Any, fl.Message], fl.Cost]:
+    """The cost of training the whole model on the client's samples, ``epochs(client)`` times."""
+    return lambda client, msg: fl.Cost(client.samples * epochs(client), client.spec.flops_per_sample)
+
+
 def training_cost(client: fl.Party, msg: fl.Message) -> fl.Cost:
     """Of training the whole model on the client's samples, once per epoch."""
-    return fl.Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
+    return trained_for(lambda client: client.epochs)(client, msg)
 
 
 def check_model(spec: fl.ModelSpec, digest: bytes, weights: fl.Vector, models: int = 1) -> fl.Vector:
@@ -376,7 +368,7 @@ def best_model(models: Iterable[fl.Vector]) -> fl.Work[int]:
 
 
 @fl.local("label histogram")
-def label_counts(own: fl.OwnData, classes: int) -> NDArray[np.int64]:
+def label_counts(own: fl.OwnData, classes: int) -> fl.Integers:
     """(classes,) of the party's samples."""
     return np.bincount(own.y, minlength=classes).astype(np.int64)
 

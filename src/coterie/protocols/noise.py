@@ -10,13 +10,12 @@ from math import inf
 from typing import Annotated
 
 import numpy as np
-from msgspec import Meta
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 import coterie.protocol.core as fl
 from coterie.crypto.threshold import Group
 from coterie.crypto.threshold_pads import padded_error
-from coterie.dp.budget import Budget
+from coterie.dp.budget import Budget, Budgeted
 from coterie.dp.distributed import Distributed
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Ledger, Release
@@ -29,26 +28,16 @@ MOST_ERROR = 0.25
 
 
 @dataclass(frozen=True)
-class NoiseSettings:
+class NoiseSettings(Budgeted):
     """Settings of noise on what clients upload, or on its sum.
 
     clip: C, the L2 norm to which a client's change is clipped.
     noise: standard deviation of the noise, divided by the sensitivity 2 C; None for what ``epsilon`` asks for, or .01.
-    epsilon: budget of a client, which uploads nothing that would take it beyond this; None for no budget.
-    private_rounds: the uploads that this budget is for, where ``noise`` follows from it.
-    dp_delta: delta of the budget and of the ledger.
     missing: of the parties that add noise to a sum, how many may collude or be left out without harm to the others.
     """
 
     clip: float = 1.0
-    noise: float | None = None
-    epsilon: float | None = None
-    private_rounds: fl.AtLeastOne = 10
-    dp_delta: float = 1e-5
-    missing: Annotated[int, Meta(ge=0)] = 1
-
-    def budget(self) -> Budget | None:
-        return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
+    missing: Annotated[int, fl.Meta(ge=0)] = 1
 
     def standard(self) -> Standard:
         if self.noise is None and self.epsilon is not None:
@@ -120,7 +109,7 @@ def check_sums(mechanism: Distributed, parties: int, who: str, error: float) -> 
         )
 
 
-def mean_change(mechanism: Distributed, opened: ArrayLike, terms: int, rotated: bytes) -> NDArray[np.float64]:
+def mean_change(mechanism: Distributed, opened: ArrayLike, terms: int, rotated: bytes) -> fl.Doubles:
     """(p,) the mean change of an opened sum of so many clients' numbers, (p,) in steps.
 
     Raises PeerError if no honest parties can have made it.

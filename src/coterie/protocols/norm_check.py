@@ -14,30 +14,27 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
 from coterie.crypto import norm_proof, one_hot
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import OVERHEAD_BYTES, digest
-from coterie.protocols.hidden_sums import SIGNATURE_BYTES, HiddenUpdate, Words, opened_from, sealed_to, upload_name
+from coterie.crypto.signing import OVERHEAD_BYTES, SIGNATURE_BYTES, digest
+from coterie.protocols.hidden_sums import HiddenUpdate, opened_from, sealed_to, upload_name
 
 Upload = tuple[str, int]
 NAME_BYTES = 32
 SEALED_BYTES = SEED_BYTES + OVERHEAD_BYTES + SIGNATURE_BYTES
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Toss(fl.OfRound, frozen=True):
+class Toss(fl.FromHub, frozen=True):
     """uploads: 32 bytes, a name, each.  commitment: to the hub's part of the coin."""
 
     uploads: bytes
     commitment: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Tossed(fl.OfRound, frozen=True):
     """part: the helper's.  signature: over the round, the commitment and this part."""
 
@@ -45,8 +42,7 @@ class Tossed(fl.OfRound, frozen=True):
     signature: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Challenge(fl.OfRound, frozen=True):
+class Challenge(fl.FromHub, frozen=True):
     """Prove the upload of round ``of``. parts: of the coin, the hub's and the helper's."""
 
     of: int
@@ -54,7 +50,6 @@ class Challenge(fl.OfRound, frozen=True):
     signature: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class NormProof(fl.OfRound, frozen=True):
     """As ``norm_proof.Proof``. seed: sealed to the helper and signed. All empty for an upload that is too long."""
 
@@ -86,7 +81,7 @@ def _bound(party: Any) -> int:
     return norm_proof.bound_of(grid.longest)
 
 
-def _projected(coin: bytes, shares: Sequence[Words]) -> Words:
+def _projected(coin: bytes, shares: Sequence[fl.Words]) -> fl.Words:
     return norm_proof.projected(coin, np.stack(shares))
 
 
@@ -97,25 +92,20 @@ class Uploaded(fl.SecretStruct):
     """SECRET. name: 32 bytes.  x: (d,) words.  hub: (d,) the hub's share of x."""
 
     name: bytes
-    x: Words
-    hub: Words
+    x: fl.Words
+    hub: fl.Words
 
 
 class Unproved(fl.SecretStruct):
     """sent: by round, uploads without a proof yet."""
 
-    sent: dict[int, Uploaded] = msgspec.field(default_factory=dict)
+    sent: dict[int, Uploaded] = fl.field(default_factory=dict)
 
 
 class ClientNorms(fl.Component):
-    Secret = Unproved
     secret: Unproved
 
-    def __init__(self, helper: str) -> None:
-        super().__init__()
-        self.helper = helper
-
-    def keep(self, x: Words, update: HiddenUpdate, groups: int) -> None:
+    def keep(self, x: fl.Words, update: HiddenUpdate, groups: int) -> None:
         """An upload of the words x (d,), to be proved."""
         oldest = update.round - self.party.config.max_staleness
         kept = {of: one for of, one in self.secret.sent.items() if of >= oldest}
@@ -126,7 +116,6 @@ class ClientNorms(fl.Component):
     @fl.on(Challenge, answers=NormProof)
     def prove(self, msg: Challenge, src: str) -> NormProof:
         """An upload once, by a coin that the helper has signed."""
-        fl.from_hub(self.party, msg, src)
         party, of = self.party, msg.of
         if len(msg.parts) != 2 * SEED_BYTES:
             raise fl.PeerError(f"{len(msg.parts)} bytes are no two parts of a coin")
@@ -134,7 +123,7 @@ class ClientNorms(fl.Component):
             raise fl.PeerError(f"{party.name} has no upload of round {of} to prove")
         ours, theirs = msg.parts[:SEED_BYTES], msg.parts[SEED_BYTES:]
         said = _said(party, msg.round, _commitment(party, msg.round, ours), theirs)
-        verify_key(party.common, self.helper).verify(msg.signature, *said)
+        verify_key(party.common, party.helper).verify(msg.signature, *said)
         sent = self.secret.sent[of]
         self.secret.sent = {q: one for q, one in self.secret.sent.items() if q != of}
         coin = _coin(party, msg.round, msg.parts)
@@ -144,14 +133,14 @@ class ClientNorms(fl.Component):
         proof = norm_proof.prove(hub, both - hub, _bound(party), context, secrets)
         if proof is None:
             return NormProof(msg.round, of, b"", b"", b"")
-        seed = sealed_to(party, self.helper, proof.seed, "length", of, sent.name, coin)
+        seed = sealed_to(party, party.helper, proof.seed, "length", of, sent.name, coin)
         return NormProof(msg.round, of, proof.share, proof.name, seed)
 
 
 # -------------------------------------------------------------------------------------------------------- the servers
 
 
-class Tossing(msgspec.Struct, frozen=True):
+class Tossing(fl.State, frozen=True):
     """parts: its own and the helper's."""
 
     parts: bytes
@@ -160,14 +149,14 @@ class Tossing(msgspec.Struct, frozen=True):
 
 
 class HubNorms(fl.Component):
-    def proved(self, r: int, helper: str, names: Mapping[Upload, bytes], deadline_s: float | None) -> fl.Steps[Tossing]:
+    def proved(self, r: int, names: Mapping[Upload, bytes]) -> fl.Steps[Tossing]:
         """Toss a coin over these uploads, and ask for proofs. Raises NoAnswerError and PeerError."""
         party = self.party
         own = party.secrets("coin", r).bytes(SEED_BYTES)
         toss = Toss(r, b"".join(names.values()), _commitment(party, r, own))
-        tossed: Tossed = yield from fl.ask(helper, toss, Tossed)
+        tossed: Tossed = yield from fl.ask(party.helper, toss, Tossed)
         said = _said(party, r, toss.commitment, tossed.part)
-        verify_key(party.common, helper).verify(tossed.signature, *said)
+        verify_key(party.common, party.helper).verify(tossed.signature, *said)
         parts, proofs = own + tossed.part, dict[Upload, NormProof]()
         size = norm_proof.share_bytes(_bound(party))
 
@@ -178,10 +167,10 @@ class HubNorms(fl.Component):
             proofs[key] = proof
 
         challenges = {key: fl.To(key[0], Challenge(r, key[1], parts, tossed.signature)) for key in names}
-        yield from fl.for_each(challenges, NormProof, fold, deadline_s=deadline_s)
+        yield from fl.for_each(challenges, NormProof, fold, deadline_s=party.config.deadline_s)
         return Tossing(parts, names, proofs)
 
-    def told(self, r: int, tossing: Tossing, uploads: Sequence[Upload], shares: Sequence[Words]) -> list[bytes]:
+    def told(self, r: int, tossing: Tossing, uploads: Sequence[Upload], shares: Sequence[fl.Words]) -> list[bytes]:
         """For the helper, of each upload. shares: the hub's, (d,) each."""
         coin = _coin(self.party, r, tossing.parts)
         found = []
@@ -203,13 +192,11 @@ class Coin(fl.SecretStruct):
 
 
 class HelperNorms(fl.Component):
-    Secret = Coin
     secret: Coin
 
     @fl.on(Toss, answers=Tossed)
     def toss(self, msg: Toss, src: str) -> Tossed:
         """Once a round: then the uploads are fixed."""
-        fl.from_hub(self.party, msg, src)
         secret = self.secret
         if self.party.config.check != "norm" or msg.round <= secret.round:
             raise fl.PeerError(f"a coin for round {msg.round}, after that of round {secret.round}")
@@ -231,7 +218,7 @@ class HelperNorms(fl.Component):
         return _coin(self.party, r, part + secret.part)
 
     def short(
-        self, coin: bytes, uploads: Sequence[tuple[str, int, bytes]], told: Sequence[bytes], shares: Sequence[Words]
+        self, coin: bytes, uploads: Sequence[tuple[str, int, bytes]], told: Sequence[bytes], shares: Sequence[fl.Words]
     ) -> list[bool]:
         """Which uploads' (client, round and name) proofs hold. shares: the helper's, (d,) each."""
         if not uploads:
@@ -239,7 +226,7 @@ class HelperNorms(fl.Component):
         every = zip(uploads, told, _projected(coin, shares), strict=True)
         return [self._holds(coin, *upload, data, y) for upload, data, y in every]
 
-    def _holds(self, coin: bytes, client: str, of: int, upload: bytes, data: bytes, y: Words) -> bool:
+    def _holds(self, coin: bytes, client: str, of: int, upload: bytes, data: bytes, y: fl.Words) -> bool:
         if upload not in self.secret.uploads:
             return False
         at = norm_proof.told_bytes()

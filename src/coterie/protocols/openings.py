@@ -78,7 +78,7 @@ def _orthogonal(rows: list[list[int]], count: int) -> list[list[int]]:
     ]
 
 
-class Opening(msgspec.Struct, frozen=True):
+class Opening(fl.State, frozen=True):
     """A holder's statement of one opening that it has helped with.
 
     count: its statements so far, with this one.  cipher: 32 bytes that name what was opened.
@@ -118,7 +118,7 @@ class Opening(msgspec.Struct, frozen=True):
         return f"{self.holder}, statement {self.count}, round {self.round}"
 
 
-class OpeningCount(msgspec.Struct, frozen=True):
+class OpeningCount(fl.State, frozen=True):
     """signature: over the rest and the session."""
 
     holder: str
@@ -134,7 +134,7 @@ class OpeningCount(msgspec.Struct, frozen=True):
 
 
 class Stated(fl.SecretStruct, kw_only=True):
-    openings: list[bytes] = msgspec.field(default_factory=list)
+    openings: list[bytes] = fl.field(default_factory=list)
 
 
 def stating(kind: type[fl.Party]) -> list[str]:
@@ -158,7 +158,7 @@ def state(
         **facts,
     )
     signature = signing_key(party.own).sign(*opening.signed(roster.session))
-    brief = msgspec.structs.replace(opening, among=(), senders=(), signature=signature)
+    brief = fl.changed(opening, among=(), senders=(), signature=signature)
     kept = brief, *(np.packbits(bits).tobytes() for bits in (there, senders))
     secret.openings = [*secret.openings, msgspec.msgpack.encode(kept)]
 
@@ -177,7 +177,7 @@ def stated(party: Any) -> int:
 def total(party: Any) -> OpeningCount:
     said = OpeningCount(party.name, stated(party))
     signature = signing_key(party.own).sign(*said.signed(party.common.roster.session))
-    return msgspec.structs.replace(said, signature=signature)
+    return fl.changed(said, signature=signature)
 
 
 def statements(party: Any) -> Iterator[Opening]:
@@ -185,7 +185,7 @@ def statements(party: Any) -> Iterator[Opening]:
     for data in (data for name in stating(type(party)) for data in getattr(party, name).secret.openings):
         brief, *bits = msgspec.msgpack.decode(data, type=tuple[Opening, bytes, bytes])
         among, senders = (tuple(compress(names, np.unpackbits(np.frombuffer(some, np.uint8)))) for some in bits)
-        yield msgspec.structs.replace(brief, among=among, senders=senders)
+        yield fl.changed(brief, among=among, senders=senders)
 
 
 # ---- what an auditor does
@@ -197,7 +197,7 @@ _PRIME = 2**521 - 1
 _MOST_SUMS = 180  # determinants of so many rows of 0 and 1 are below the prime (Hadamard), so ranks are exact
 
 
-class Statements(msgspec.Struct, frozen=True):
+class Statements(fl.State, frozen=True):
     """Of one or several holders, for an auditor.
 
     roster: of the run; a very large simulation's is unsigned, and has only those that open and send.
@@ -208,7 +208,7 @@ class Statements(msgspec.Struct, frozen=True):
     totals: tuple[OpeningCount, ...] = ()
 
 
-class Checked(msgspec.Struct, frozen=True):
+class Checked(fl.State, frozen=True):
     """What is wrong with statements, in words, and what they state.
 
     operator: hexadecimal, of the key that has signed the roster, or "".  last: by holder, the round of its last

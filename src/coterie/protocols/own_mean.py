@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -25,10 +24,10 @@ class KeepsMean(SteppedTraining):
     newer one; it predicts with this average. 0: with the last model.
     """
 
-    ema: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    ema: Annotated[float, fl.Meta(ge=0, lt=1)] = 0.0
 
 
-class OwnMean(msgspec.Struct, frozen=True):
+class OwnMean(fl.State, frozen=True):
     """mean: (d,) float32, m_n.  weight: the sum of all beta^(n-j)."""
 
     mean: fl.Vector

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.protocols import local_training
@@ -21,7 +20,7 @@ from coterie.protocols.averaging import ModelClient, Server, Train, Update
 
 
 @lru_cache(maxsize=8)
-def divided(spec: fl.ModelSpec, own: tuple[str, ...]) -> tuple[fl.ModelSpec, NDArray[np.bool_]]:
+def divided(spec: fl.ModelSpec, own: tuple[str, ...]) -> tuple[fl.ModelSpec, fl.Flags]:
     """The shared parts, laid out alone, and their coordinates in the model, (d,) bool."""
     shared = ~spec.of(own)
     shared.setflags(write=False)
@@ -49,14 +48,14 @@ class PartClient(ModelClient, role="client"):
     state: Any
 
     @property
-    def is_shared(self) -> NDArray[np.bool_]:
+    def is_shared(self) -> fl.Flags:
         return divided(self.spec, self.config.own_parts(self.spec))[1]
 
     @property
     def shared_spec(self) -> fl.ModelSpec:
         return divided(self.spec, self.config.own_parts(self.spec))[0]
 
-    def models(self, msg: Any) -> NDArray[np.float32]:
+    def models(self, msg: Any) -> fl.Vector:
         return self.model(msg)[None]
 
     def model(self, msg: Any) -> fl.Vector:
@@ -77,7 +76,7 @@ class PartClient(ModelClient, role="client"):
         fitted: fl.Fitted = yield self.fit(self.model(msg), msg.round)
         return Update(msg.round, msg.spec, self.divide(fitted.weights), fitted.samples)
 
-    def last_models(self) -> NDArray[np.float32]:
+    def last_models(self) -> fl.Vector:
         last = self.starts[0][self.is_shared] if self.state.last is None else self.state.last
         return self.whole(last)[None]
 
@@ -93,7 +92,7 @@ class PartServer(Server, role="server"):
         super().__init__(own, common, config)
         self.spec, _ = divided(common.spec, config.own_parts(common.spec))
 
-    def last_starts(self) -> NDArray[np.float32]:
+    def last_starts(self) -> fl.Vector:
         start = self.starts[0].copy()
         start[self.is_shared] = self.state.weights
         return np.asarray(start[None])

@@ -16,9 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.crypto.marks import pad
@@ -29,15 +27,13 @@ FEWEST = 3
 LONGEST = 64
 """A list with one that lies, or is lost, counts for nothing."""
 
-Counts = NDArray[np.int64]
 
-
-@fl.message(src=fl.ANY, dst=fl.ANY)
+@fl.message(src=fl.HUB)
 class WantCounts(fl.Message, frozen=True):
     """Say that you are there, and which of the server's models you hold."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY, tells=())
+@fl.message(tells=())
 class CountsReady(fl.Message, frozen=True):
     """names: the list of its former counts, one name a line, or none."""
 
@@ -45,49 +41,43 @@ class CountsReady(fl.Message, frozen=True):
     names: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+@fl.message(src=fl.HUB)
 class AskForPadded(fl.Message, frozen=True):
     """Send your label counts under the pads of these clients, one name a line."""
 
     names: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY, tells=("label counts, in a sum",))
+@fl.message(tells=("label counts, in a sum",))
 class PaddedCounts(fl.Message, frozen=True):
     """words: of 64 bits, one for each label."""
 
     words: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+@fl.message(src=fl.HUB)
 class ModelCounts(fl.Message, frozen=True):
     """counts: (labels,) of the training data of your model."""
 
     counts: fl.Integers
 
 
-class CountsTold(msgspec.Struct):
+class CountsTold(fl.State):
     """SECRET."""
 
     names: str = ""  # the list that it was told
-    sent: Counts | None = None  # its counts then, in any attempt and run
-    total: Counts | None = None  # its model's
-
-    def __repr__(self) -> str:
-        return "<CountsTold>"
+    sent: fl.Integers | None = None  # its counts then, in any attempt and run
+    total: fl.Integers | None = None  # its model's
 
 
 class CountsClient(fl.Component):
     """Its party has ``held_model``."""
 
-    Secret = CountsTold
     secret: CountsTold
+    LASTS = ("names", "sent")
 
     def __init__(self) -> None:
         super().__init__(counts_labels)
-
-    def lasts(self, secret: CountsTold) -> None:
-        self.secret.names, self.secret.sent = secret.names, secret.sent
 
     def follows(self, former: CountsTold) -> None:
         if former.names:
@@ -95,13 +85,13 @@ class CountsClient(fl.Component):
 
     @fl.on(WantCounts, answers=CountsReady)
     def ready(self, msg: WantCounts, src: str) -> CountsReady:
-        self._refuse(msg, src)
+        self._refuse()
         return CountsReady(self.party.held_model, self.secret.names)
 
     @fl.on(AskForPadded, answers=PaddedCounts)
     def tell(self, msg: AskForPadded, src: str) -> fl.Work[PaddedCounts]:
         """Its counts under its pads. Raises PeerError for a second list, and for an impossible one."""
-        self._refuse(msg, src)
+        self._refuse()
         party, secret, names = self.party, self.secret, msg.names.split("\n")
         if not is_list(names) or not {party.name} <= set(names) <= set(party.clients):
             raise fl.PeerError(
@@ -120,14 +110,13 @@ class CountsClient(fl.Component):
 
     @fl.on(ModelCounts)
     def take(self, msg: ModelCounts, src: str) -> None:
-        self._refuse(msg, src)
+        self._refuse()
         counts, most = msg.counts, MOST_SAMPLES * len(self.party.clients)
         if self.secret.total is not None or not _possible(counts, int(self.party.spec.outputs), most):
             raise fl.PeerError(f"{len(counts)} counts of labels, which are impossible, or come again")
         self.secret.total = counts
 
-    def _refuse(self, msg: fl.Message, src: str) -> None:
-        fl.from_hub(self.party, msg, src)
+    def _refuse(self) -> None:
         if not counts_labels(self.party.config, ""):
             raise fl.PeerError("label counts, which the settings do not ask for")
 
@@ -153,7 +142,7 @@ class CountsServer(fl.Component):
                 names_of[id(array)] = digest("coterie/counted model/1", np.ascontiguousarray(array).tobytes())
             groups.setdefault((names_of[id(array)], ready[name]), []).append(name)
         lists = {key: listed(group, before) for key, group in groups.items()}
-        terms: dict[str, NDArray[np.uint64]] = {}
+        terms: dict[str, fl.Words64] = {}
         labels = int(hub.spec.outputs)
 
         def fold(name: str, answer: PaddedCounts) -> None:
@@ -206,7 +195,7 @@ def divided(names: Sequence[str]) -> list[Sequence[str]]:
     return [names[start:end] for start, end in pairwise(ends)]
 
 
-def _possible(counts: Counts, labels: int, most: int) -> bool:
+def _possible(counts: fl.Integers, labels: int, most: int) -> bool:
     return counts.shape == (labels,) and counts.min() >= 0 and counts.max() <= most and 0 < counts.sum() <= most
 
 

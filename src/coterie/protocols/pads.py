@@ -14,7 +14,6 @@ import hmac
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -32,8 +31,7 @@ MOST_AHEAD = 1 << 20
 """Steps of a ratchet for one message."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Unpad(fl.OfRound, frozen=True):
+class Unpad(fl.FromHub, frozen=True):
     """names: whose vectors to sum up, one a line.  rounds: (n,) of which rounds.  nonces: 16 bytes of each."""
 
     names: str
@@ -41,7 +39,6 @@ class Unpad(fl.OfRound, frozen=True):
     nonces: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Unpadded(fl.OfRound, frozen=True):
     part: bytes
 
@@ -63,7 +60,7 @@ class Ratchet(fl.SecretStruct):
 
     key: bytes  # of ``round``
     round: int = 0
-    kept: dict[int, bytes] = msgspec.field(default_factory=dict)  # unused keys of earlier rounds
+    kept: dict[int, bytes] = fl.field(default_factory=dict)  # unused keys of earlier rounds
 
     def take(self, r: int) -> bytes:
         """The key of round r, which is erased. Raises PeerError the second time."""
@@ -93,12 +90,11 @@ def pad_key(public: PublicKey, key: bytes, nonce: bytes) -> PadKey:
     return PadKey(public, _derived(key, digest("coterie/pad/1", public.fingerprint, nonce)))
 
 
-class PadKeys(msgspec.Struct):
-    ratchets: dict[str, Ratchet] = msgspec.field(default_factory=dict)
+class PadKeys(fl.State):
+    ratchets: dict[str, Ratchet] = fl.field(default_factory=dict)
 
 
 class ClientPads(OfGrants):
-    Secret = PadKeys
     secret: PadKeys
 
     def granted(self, msg: Granted) -> None:
@@ -121,7 +117,6 @@ class ClientPads(OfGrants):
 class KeeperPads(OfGrants):
     """At the holder of the key that sums open with."""
 
-    Secret = PadKeys
     secret: PadKeys
 
     def padded_for(self) -> tuple[SecretKey, int, int]:
@@ -142,7 +137,6 @@ class KeeperPads(OfGrants):
 
         Raises PeerError for a vector that it has answered for before.
         """
-        fl.from_hub(self.party, msg, src)
         key, length, oldest = self.padded_for()
         for ratchet in self.secret.ratchets.values():
             ratchet.forget(msg.round - oldest)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, MutableMapping
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 import coterie.protocol.core as fl
 from coterie.crypto.roster import check_signed, signed
@@ -45,7 +45,7 @@ _DEVICE = 5
 _ROUNDING = 1e-6
 
 
-@fl.message(src="client", dst=fl.ANY)
+@fl.message(src="client")
 class StatusReport(fl.Signed, frozen=True):
     """RS of algorithm 1. client: whose.  values: (10,), ``FIELDS``.  update: (SUMMARY,), see ``summary``."""
 
@@ -55,7 +55,7 @@ class StatusReport(fl.Signed, frozen=True):
 
 
 def reported(
-    party: fl.Party, round: int, step_s: float, epsilon: float = MOST_EPSILON, update: NDArray[np.float32] | None = None
+    party: fl.Party, round: int, step_s: float, epsilon: float = MOST_EPSILON, update: fl.Vector | None = None
 ) -> fl.Work[StatusReport]:
     """``report = yield from reported(self, msg.round, step_s)`` in a client's handler.
 
@@ -70,7 +70,7 @@ def reported(
     return signed(party.own, report, party.common.roster.session)
 
 
-def summary(common: fl.Common, indices: ArrayLike, values: ArrayLike) -> NDArray[np.float32]:
+def summary(common: fl.Common, indices: ArrayLike, values: ArrayLike) -> fl.Vector:
     """The direction of a sparse update, in SUMMARY numbers of length 1 or 0: a random projection with signs from the
     session.
 
@@ -161,7 +161,7 @@ def costs(
     )
 
 
-def features(reports: Mapping[str, StatusReport]) -> tuple[tuple[str, ...], NDArray[np.float64], tuple[int, ...]]:
+def features(reports: Mapping[str, StatusReport]) -> tuple[tuple[str, ...], fl.Doubles, tuple[int, ...]]:
     """What clients are clustered by: names, rows (n, 18), and the columns of each of three groups: logarithms of
     abilities, of limits, and the summary of the last released update.
     """

@@ -12,14 +12,12 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain, combinations, pairwise
 
-import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 import coterie.protocol.core as fl
-from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey
+from coterie.crypto.signing import OVERHEAD_BYTES, SIGNATURE_BYTES, OpeningKey
 from coterie.protocols.anonymous import Relayed
-from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Enlist
+from coterie.protocols.hidden_sums import Enlist
 from coterie.protocols.sealed_groups import (
     DESCRIBED,
     AskForRow,
@@ -50,7 +48,7 @@ from coterie.protocols.shared_groups import (
 )
 
 
-class Grouping(msgspec.Struct):
+class Grouping(fl.State):
     """The hub's state. sums: as sent.  has: clients with all of them.  joined: with a place.  places: sealed, not taken
     yet.
     """
@@ -59,7 +57,7 @@ class Grouping(msgspec.Struct):
     has: frozenset[str] = frozenset()
     groups: int = 0
     joined: frozenset[str] = frozenset()
-    places: dict[str, bytes] = msgspec.field(default_factory=dict)
+    places: dict[str, bytes] = fl.field(default_factory=dict)
 
     @property
     def members(self) -> frozenset[str]:
@@ -72,15 +70,15 @@ MOST_FALSE = 80
 Batch = tuple[str, ...]
 
 
-class HubSecret(msgspec.Struct):
+class HubSecret(fl.State):
     """SECRET: of the hub.  batches: for the next founding.  grouped: as at the helper.  refused: members whose rows are
     not grouped beside these lists.  false: the epochs and lists whose marks do not add up, here or by the helper's
     word, in any attempt.
     """
 
-    shared: Shared = msgspec.field(default_factory=Shared)
+    shared: Shared = fl.field(default_factory=Shared)
     batches: tuple[Batch, ...] = ()
-    rows: dict[str, SharedRow] = msgspec.field(default_factory=dict)
+    rows: dict[str, SharedRow] = fl.field(default_factory=dict)
     founders: frozenset[str] = frozenset()
     grouped: tuple[frozenset[str], ...] = ()
     refused: frozenset[str] = frozenset()
@@ -92,7 +90,6 @@ class HubGroups(ServerGroups):
     client, since which round it has been asked in vain.
     """
 
-    Secret = HubSecret
     secret: HubSecret
     number = 0
 
@@ -101,35 +98,35 @@ class HubGroups(ServerGroups):
         self.secret.grouped, self.secret.false = secret.grouped, secret.false
         self.secret.rows = {}  # those of the attempt that was dropped would show whose are the fresh ones beside them
 
-    def found(self, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
+    def found(self, names: Sequence[str]) -> fl.Steps[None]:
         """Before round 1: the set-up sums over these clients, and their groups.
 
         Raises NoAnswerError for fewer than ``FEWEST`` clients, or without the helper.
         """
         names, sums = tuple(names), list[OpenSum]()
         for number in sums_of(self.party.config):
-            sums.append((yield from summed(self.party, helper, names, number, deadline_s)))
-            names = yield from shown(sums[-1], names, deadline_s)
+            sums.append((yield from summed(self.party, names, number)))
+            names = yield from shown(self.party, sums[-1], names)
         self.party.state.founded = Grouping(tuple(sums), frozenset(names))
-        yield from self.place(0, helper, names, deadline_s)
+        yield from self.place(0, names)
         if not self.party.state.founded.joined:
             raise fl.NoAnswerError(
                 f"no client has a group: see the refusals. {len(self.secret.false)} lists had a false mark, of a "
                 "client or by the helper's word: leave out clients that you do not trust, or replace the helper"
             )
 
-    def place(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
+    def place(self, r: int, names: Sequence[str]) -> fl.Steps[None]:
         """Give these clients a place, as far as possible. Raises NoAnswerError without the helper."""
         hub, founded = self.party, self.party.state.founded
         has = founded.has
         for total in founded.sums:
             late = [name for name in names if name not in founded.has]
-            has |= frozenset((yield from shown(replace(total, round=r), late, deadline_s)))
-        hub.state.founded = replace(founded, has=has)
+            has |= frozenset((yield from shown(hub, fl.changed(total, round=r), late)))
+        hub.state.founded = fl.changed(founded, has=has)
         batches = self._batches([name for name in names if name in has])
-        yield from self._grouped(r, helper, batches, {}, not founded.groups, deadline_s)
+        yield from self._grouped(r, batches, {}, not founded.groups)
 
-    def renew(self, r: int, helper: str, left: Set[str], deadline_s: float | None) -> fl.Steps[bool]:
+    def renew(self, r: int, left: Set[str]) -> fl.Steps[bool]:
         """Make groups anew, if that is due and all rows are in. Returns whether they are.
 
         left: clients that no longer answer. Raises NoAnswerError if the helper fails.
@@ -144,10 +141,10 @@ class HubGroups(ServerGroups):
             if self._isolate(secret.batches):
                 secret.batches, secret.refused = (), members
                 return False
-        yield from self._described(r, secret.batches, secret.rows, secret.shared.epoch + 1, deadline_s)
+        yield from self._described(r, secret.batches, secret.rows, secret.shared.epoch + 1)
         if secret.rows.keys() != members:
             return False
-        yield from self._grouped(r, helper, secret.batches, secret.rows, True, deadline_s)
+        yield from self._grouped(r, secret.batches, secret.rows, True)
         secret.batches, secret.rows = (), {}
         secret.refused = frozenset() if secret.founders == members else members
         return not secret.refused
@@ -171,9 +168,7 @@ class HubGroups(ServerGroups):
         ends = [len(order) * at // max(count, 1) for at in range(count + 1)]
         return tuple(tuple(order[a:b]) for a, b in pairwise(ends))
 
-    def _described(
-        self, r: int, batches: Sequence[Batch], rows: dict[str, SharedRow], epoch: int, deadline_s: float | None
-    ) -> fl.Steps[None]:
+    def _described(self, r: int, batches: Sequence[Batch], rows: dict[str, SharedRow], epoch: int) -> fl.Steps[None]:
         """Add to ``rows`` those that these batches lack."""
         sealed = DESCRIBED.size + 8 * described_length(self.party) + OVERHEAD_BYTES
 
@@ -186,17 +181,9 @@ class HubGroups(ServerGroups):
         for batch in batches:
             request = AskForRow(r, epoch, list_as_told(self.party, batch))
             requests |= dict.fromkeys((name for name in batch if name not in rows), request)
-        yield from fl.for_each(requests, SharedRow, fold, deadline_s=deadline_s)
+        yield from fl.for_each(requests, SharedRow, fold, deadline_s=self.party.config.deadline_s)
 
-    def _grouped(
-        self,
-        r: int,
-        helper: str,
-        batches: Sequence[Batch],
-        rows: dict[str, SharedRow],
-        anew: bool,
-        deadline_s: float | None,
-    ) -> fl.Steps[None]:
+    def _grouped(self, r: int, batches: Sequence[Batch], rows: dict[str, SharedRow], anew: bool) -> fl.Steps[None]:
         """Give places to these clients, as far as possible. rows: some of theirs.  anew: in groups that the first batch
         makes."""
         hub, placed = self.party, list[str]()
@@ -205,7 +192,7 @@ class HubGroups(ServerGroups):
             batch, divides = left.pop(0)
             if not set(batch).isdisjoint(placed):
                 continue  # another part of the same list has been grouped
-            some, parts = yield from self._join(r, helper, batch, rows, anew and not placed, deadline_s)
+            some, parts = yield from self._join(r, batch, rows, anew and not placed)
             placed += some
             left += [(part, len(parts) == 2) for part in parts if divides]  # halves are divided again
             if anew and hub.state.founded.groups and not placed:
@@ -214,22 +201,16 @@ class HubGroups(ServerGroups):
             return
         if anew:
             self.secret.founders = frozenset(placed)
-            hub.state.founded = replace(hub.state.founded, groups=0, joined=frozenset(), places={})
-        groups, places = yield from fl.ask(helper, Settle(r), Settled, partial(self._settled, placed))
+            hub.state.founded = fl.changed(hub.state.founded, groups=0, joined=frozenset(), places={})
+        groups, places = yield from fl.ask(hub.helper, Settle(r), Settled, partial(self._settled, placed))
         if anew:
             hub.rows.found(groups, len(places), r, self.secret.shared.founding)
         hub.rows.secret.members += len(places)
-        hub.state.founded = replace(hub.state.founded, groups=groups)
-        yield from self._seat(r, helper, places, deadline_s)
+        hub.state.founded = fl.changed(hub.state.founded, groups=groups)
+        yield from self._seat(r, places)
 
     def _join(
-        self,
-        r: int,
-        helper: str,
-        batch: Batch,
-        rows: dict[str, SharedRow],
-        anew: bool,
-        deadline_s: float | None,
+        self, r: int, batch: Batch, rows: dict[str, SharedRow], anew: bool
     ) -> fl.Steps[tuple[Batch, tuple[Batch, ...]]]:
         """Group those in this batch whose rows can be read. Returns them, by position; nobody without randomness, or if
         the list would show few.
@@ -245,17 +226,17 @@ class HubGroups(ServerGroups):
                 return (), parts
             if len(secret.false) >= MOST_FALSE or (not one and isolates(names, secret.grouped, self.fewest())):
                 break
-            yield from self._described(r, [batch], rows, epoch, deadline_s)
+            yield from self._described(r, [batch], rows, epoch)
             read, placing, told = tuple(name for name in batch if name in rows), None, list_as_told(self.party, batch)
             if read == batch:
                 ordered = sorted(batch, key=self.party.clients.index)
                 batch = tuple(ordered[at] for at in self.party.secrets("shuffle", r).permutation(len(batch)))
-                placing, read, ours = yield from self._relayed(r, helper, batch, rows, anew)
+                placing, read, ours = yield from self._relayed(r, batch, rows, anew)
                 if placing is not None and read == batch:
                     key = OpeningKey.load(self.party.own.identity.opening)
                     if (seeds := opened_seeds(key, epoch, told, ours, marked=not one)) is not None:
                         secret.grouped = tuple(dict.fromkeys((*secret.grouped, names)))
-                        yield from self._steps(r, helper, placing, seeds)
+                        yield from self._steps(r, placing, seeds)
                         return batch, ()
                     read = ()
             for name in batch:  # they are asked again, for a list without the others
@@ -280,11 +261,12 @@ class HubGroups(ServerGroups):
         return tuple(tuple(name for name in batch if name not in chain(*some)) for some in out)
 
     def _relayed(
-        self, r: int, helper: str, batch: Batch, rows: Mapping[str, SharedRow], anew: bool
+        self, r: int, batch: Batch, rows: Mapping[str, SharedRow], anew: bool
     ) -> fl.Steps[tuple[int | None, Batch, tuple[bytes, ...]]]:
         """The first unused placing that the helper lets begin, whose rows it can read, and, by place, what is sealed
         to the hub, if it can read all. None and nobody's if none begins.
         """
+        helper = self.party.helper
         yield from fl.post({at: fl.To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(batch)})
         for placing in self.unfounded() if anew else self.unused():
             request = OpenRows(r, placing, "\n".join(sorted(batch)))
@@ -292,7 +274,7 @@ class HubGroups(ServerGroups):
                 return placing, *(yield from fl.ask(helper, request, RowsRead, partial(_read, batch)))
         return None, (), ()
 
-    def _steps(self, r: int, helper: str, placing: int, seeds: Sequence[bytes]) -> fl.Steps[None]:
+    def _steps(self, r: int, placing: int, seeds: Sequence[bytes]) -> fl.Steps[None]:
         if self.party.config.clusters == 1 and placing >= 0:
             return  # there is one group to be in, whose weight is fixed
         self.begin(placing)
@@ -300,14 +282,14 @@ class HubGroups(ServerGroups):
         running = Running(self.program(placing, shares, bytes(map(weight_share, seeds)), self.nonce(r)))
         while running.labels is None:
             step = Step(r, running.number, running.data)
-            yield from fl.ask(helper, step, Stepped, lambda answer: running.step(answer.data))
+            yield from fl.ask(self.party.helper, step, Stepped, lambda answer: running.step(answer.data))
 
-    def hand_out(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
+    def hand_out(self, r: int, names: Sequence[str]) -> fl.Steps[None]:
         places = self.party.state.founded.places
         if some := {name: places[name] for name in names if name in places}:
-            yield from self._seat(r, helper, some, deadline_s)
+            yield from self._seat(r, some)
 
-    def _seat(self, r: int, helper: str, places: Mapping[str, bytes], deadline_s: float | None) -> fl.Steps[None]:
+    def _seat(self, r: int, places: Mapping[str, bytes]) -> fl.Steps[None]:
         """Have these clients take their places. Untaken ones in groups that were made anew are kept."""
         hub, since = self.party, self.party.rows.secret.since
         masks, shares = b"".join(hub.rows.secret.masks), self.secret.shared.weights
@@ -326,15 +308,15 @@ class HubGroups(ServerGroups):
             name: JoinAnew(r, since, place, masks, weights) if since else Join(r, place, masks, weights)
             for name, place in places.items()
         }
-        yield from fl.for_each(joins, Queries, join, deadline_s=deadline_s)
+        yield from fl.for_each(joins, Queries, join, deadline_s=hub.config.deadline_s)
         if queries:
             ordered = sorted(queries)  # answers may come in the order of positions
             enlist = Enlist(r, "\n".join(ordered), fl.bundle([queries[name] for name in ordered]))
-            yield from fl.ask(helper, enlist, fl.Done)
+            yield from fl.ask(hub.helper, enlist, fl.Done)
         founded = hub.state.founded
         waiting = {**founded.places, **places} if since else {}
         left = {name: place for name, place in waiting.items() if name not in queries}
-        hub.state.founded = replace(founded, joined=founded.joined | frozenset(queries), places=left)
+        hub.state.founded = fl.changed(founded, joined=founded.joined | frozenset(queries), places=left)
 
     def _settled(self, order: Sequence[str], answer: Settled) -> tuple[int, dict[str, bytes]]:
         before = self.party.state.founded.groups

@@ -28,7 +28,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -36,7 +35,6 @@ from coterie.crypto.marks import MARK_BYTES, add_up, mark
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
 from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey, digest
-from coterie.crypto.two_party import Words64
 from coterie.protocols.anonymous import Relayed, check_relayed
 from coterie.protocols.hidden_settings import renews
 from coterie.protocols.hidden_sums import sealed_to
@@ -74,8 +72,7 @@ def list_as_told(party: Any, names: Collection[str]) -> str:
     return digest("coterie/list of all/1", told).hex() if party.config.clusters == 1 else told
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class AskForRow(fl.OfRound, frozen=True):
+class AskForRow(fl.FromHub, frozen=True):
     """Send your row in shares, to be grouped with those of these clients (``list_as_told``). epoch: how often groups
     were made anew.
     """
@@ -84,15 +81,13 @@ class AskForRow(fl.OfRound, frozen=True):
     names: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class SharedRow(fl.OfRound, frozen=True):
     """sealed: to the helper, its share, a key for the answer, and ``_OURS``."""
 
     sealed: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class OpenRows(fl.OfRound, frozen=True):
+class OpenRows(fl.FromHub, frozen=True):
     """All rows of these clients, one name a line, were sent: group them. placing: of newcomers, or -1 - n for founding
     n.
     """
@@ -101,7 +96,6 @@ class OpenRows(fl.OfRound, frozen=True):
     names: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class RowsRead(fl.OfRound, frozen=True):
     """positions: (m,), those with a row for this list, ascending; none if their marks do not add up.
     ours: what was sealed to the hub, by place, if all rows are to be grouped.
@@ -111,27 +105,23 @@ class RowsRead(fl.OfRound, frozen=True):
     ours: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Step(fl.OfRound, frozen=True):
+class Step(fl.FromHub, frozen=True):
     """data: what the hub's side of the grouping yields in this step, from 0."""
 
     number: int
     data: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Stepped(fl.OfRound, frozen=True):
     ABOUT = ("round", "number")
     number: int
     data: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Settle(fl.OfRound, frozen=True):
+class Settle(fl.FromHub, frozen=True):
     """Seal the places of all that were grouped."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Settled(fl.OfRound, frozen=True):
     """groups: how many.  places: sealed to their clients, in the order of grouping."""
 
@@ -139,8 +129,7 @@ class Settled(fl.OfRound, frozen=True):
     places: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Join(fl.OfRound, frozen=True):
+class Join(fl.FromHub, frozen=True):
     """Take your place. masks: the hub's, of all rows.  weights: its shares of all groups' weights, 8 bytes each."""
 
     place: bytes
@@ -148,8 +137,7 @@ class Join(fl.OfRound, frozen=True):
     weights: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class JoinAnew(fl.OfRound, frozen=True):
+class JoinAnew(fl.FromHub, frozen=True):
     """As ``Join``, in groups that were made anew in round ``since``."""
 
     since: int
@@ -158,7 +146,6 @@ class JoinAnew(fl.OfRound, frozen=True):
     weights: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Queries(fl.OfRound, frozen=True):
     """theirs: sealed to the helper and signed."""
 
@@ -178,9 +165,9 @@ class GroupsFound(fl.SecretStruct):
     given together, likewise.
     """
 
-    shared: Shared = msgspec.field(default_factory=Shared)
+    shared: Shared = fl.field(default_factory=Shared)
     round: int = -1
-    held: dict[int, bytes] = msgspec.field(default_factory=dict)
+    held: dict[int, bytes] = fl.field(default_factory=dict)
     opened: tuple[bytes, ...] = ()
     under_way: UnderWay | None = None
     placed: tuple[tuple[bytes, int], ...] = ()
@@ -193,13 +180,12 @@ class HelperGroups(ServerGroups):
     again from ``under_way`` after a restart.
     """
 
-    Secret = GroupsFound
     secret: GroupsFound
     number = 1
 
     @fl.on(Relayed)
     def hold(self, msg: Relayed, src: str) -> None:
-        check_relayed(self.party, msg, src)
+        check_relayed(self.party, msg)
         if msg.round != self.secret.round:
             self.secret.round, self.secret.held, self.secret.placed = msg.round, {}, ()
         self.secret.held[msg.position] = msg.cipher
@@ -212,7 +198,6 @@ class HelperGroups(ServerGroups):
     def open(self, msg: OpenRows, src: str) -> RowsRead:
         # Rows of exactly the same clients may be grouped again. One that comes again beside fresh ones is none: what
         # the hub gets back would show whose these are.
-        fl.from_hub(self.party, msg, src)
         secret, one = self.secret, self.party.config.clusters == 1
         first = secret.shared.rows is None
         if (msg.placing == -1) != first:
@@ -267,7 +252,6 @@ class HelperGroups(ServerGroups):
 
     @fl.on(Step, answers=Stepped)
     def step(self, msg: Step, src: str) -> Stepped:
-        fl.from_hub(self.party, msg, src)
         running, now = self._running(), self.secret.under_way
         assert now is not None
         if msg.round != now.round:
@@ -313,7 +297,6 @@ class HelperGroups(ServerGroups):
     @fl.on(Settle, answers=Settled)
     def settle(self, msg: Settle, src: str) -> Settled:
         # groups' weights are fixed when groups are made
-        fl.from_hub(self.party, msg, src)
         secret, rows = self.secret, self.party.rows
         begun = secret.under_way is not None and secret.under_way.begun
         if msg.round != secret.round or not secret.placed or begun:
@@ -356,7 +339,7 @@ class Description:
     weight: int
     mark: bytes
     ours: bytes
-    row: Words64
+    row: fl.Words64
 
 
 def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: bytes, length: int) -> Description:
@@ -405,21 +388,15 @@ class Describing(fl.SecretStruct):
 
 
 class ClientGroups(fl.Component):
-    """Its party has ``keys`` with ``ENTRY``, ``sums`` (``ClientSums``), ``row`` (``ClientRow``). helper: its name."""
+    """Its party has ``keys`` with ``ENTRY``, ``sums`` (``ClientSums``), ``row`` (``ClientRow``), ``helper``."""
 
-    Secret = Describing
     secret: Describing
-
-    def __init__(self, helper: str) -> None:
-        super().__init__()
-        self.helper = helper
 
     @fl.on(AskForRow, answers=SharedRow)
     def describe(self, msg: AskForRow, src: str) -> fl.Work[SharedRow]:
         """Its row in fresh shares, until it has a place."""
         # then, beside others, it would show what these add
         party, secret, length = self.party, self.secret, described_length(self.party)
-        fl.from_hub(party, msg, src)
         if party.row.secret.group >= 0 and msg.epoch <= secret.epoch:
             raise fl.PeerError("it has its place: rows that come again, beside others, show what the others add")
         beside = party.config.clusters == 1 or party.name in msg.names.split("\n")
@@ -434,9 +411,9 @@ class ClientGroups(fl.Component):
             words = np.rint(row * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64) - row_share(seed, length)
         key = OpeningKey.generate(party.secrets("key of a place", msg.round).bytes)
         secret.key, secret.wanted = key.to_bytes(), msg.epoch
-        sealing = SealingKey(party.common.roster.by_name[self.helper].sealing_key)
+        sealing = SealingKey(party.common.roster.by_name[self.party.helper].sealing_key)
         weight = (party.sums.secret.weight - 1) ^ weight_share(seed)
-        to_hub, to_helper = (mark_of(party, msg.epoch, msg.names, of) for of in (src, self.helper))
+        to_hub, to_helper = (mark_of(party, msg.epoch, msg.names, of) for of in (src, self.party.helper))
         hub = SealingKey(party.common.roster.by_name[src].sealing_key)
         ours = hub.seal(_OURS.pack(seed, to_hub), *_TO_HUB, msg.epoch, msg.names)
         data = DESCRIBED.pack(key.public.to_bytes(), weight, to_helper, ours) + words.tobytes()
@@ -445,7 +422,6 @@ class ClientGroups(fl.Component):
 
     @fl.on(Join, answers=Queries)
     def join(self, msg: Join, src: str) -> Queries:
-        fl.from_hub(self.party, msg, src)
         if self.party.row.secret.group >= 0:
             raise fl.PeerError("it has its place")
         queries = self._place(msg, 0)
@@ -455,7 +431,6 @@ class ClientGroups(fl.Component):
     @fl.on(JoinAnew, answers=Queries, when=renews)
     def join_anew(self, msg: JoinAnew, src: str) -> Queries:
         # it may come again, if the answer was lost
-        fl.from_hub(self.party, msg, src)
         if not 0 < msg.since <= msg.round:
             raise fl.PeerError(f"groups of round {msg.since} in round {msg.round}")
         queries = self._place(msg, msg.since)
@@ -475,7 +450,9 @@ class ClientGroups(fl.Component):
             total = (weight + int(np.frombuffer(msg.weights, "<u8")[group])) % 2**64
         ours = msg.masks[KEY_BYTES * group : KEY_BYTES * (group + 1)]
         to_hub, to_helper = self.party.row.join(group, groups, total, (ours, theirs), since)
-        return Queries(msg.round, to_hub, sealed_to(self.party, self.helper, to_helper, "query", msg.round, since))
+        return Queries(
+            msg.round, to_hub, sealed_to(self.party, self.party.helper, to_helper, "query", msg.round, since)
+        )
 
     def _opened(self, place: bytes, groups: int) -> tuple[int, int, bytes] | None:
         """The group, the helper's share of its weight and its mask; None for nonsense."""

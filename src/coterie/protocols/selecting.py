@@ -72,11 +72,7 @@ class Introducing(ModelClient, role="client"):
 
 
 def meet(
-    server: Any,
-    r: int,
-    request: Callable[[int], fl.Message] = Introduce,
-    reply: type[Any] = Introduced,
-    learn: Callable[[str, Any], None] = lambda *_: None,
+    server: Any, r: int, request: type[Any] = Introduce, reply: type[Any] = Introduced, learn: fl.Fold[Any] = fl.ignored
 ) -> fl.Steps[list[str]]:
     """Ask new clients for their speed, into ``server.state.seconds``, by name. Returns those that answered.
 

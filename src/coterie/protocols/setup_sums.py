@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.clustering import evidence
@@ -39,16 +37,11 @@ FRACTION_BITS = 32  # after the point, of a sum's numbers
 LARGEST = 2.0**17  # of a client's term of the spread, so that those of 10,000 clients do not wrap
 SIZES = 24  # powers of two that a client's number of samples may reach
 
-Floats = NDArray[np.float64]
-Words64 = NDArray[np.uint64]
 
-
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class AskForSummand(fl.OfRound, frozen=True):
+class AskForSummand(fl.FromHub, frozen=True):
     number: int
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Summand(fl.OfRound, frozen=True):
     """words: the term under both masks.  seed: of the helper's share, sealed to it and signed."""
 
@@ -58,8 +51,7 @@ class Summand(fl.OfRound, frozen=True):
     seed: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Unblind(fl.OfRound, frozen=True):
+class Unblind(fl.FromHub, frozen=True):
     """Of these clients' terms, one name a line."""
 
     number: int
@@ -67,15 +59,13 @@ class Unblind(fl.OfRound, frozen=True):
     seeds: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Unblinded(fl.OfRound, frozen=True):
     ABOUT = ("round", "number")
     number: int
     words: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class OpenSum(fl.OfRound, frozen=True):
+class OpenSum(fl.FromHub, frozen=True):
     """The sum of these clients' terms, one name a line, under the sum of their masks."""
 
     number: int
@@ -96,14 +86,14 @@ def length_of(party: Any, number: int) -> int:
     return evidence.TERMS if number == SPREAD else signatures.lengths(party.spec)[number]
 
 
-def _mask(key: bytes, length: int) -> Words64:
+def _mask(key: bytes, length: int) -> fl.Words64:
     return np.frombuffer(keystream(key, 8 * length), "<u8")
 
 
 # ---------------------------------------------------------------------------------------------------------- the hub
 
 
-def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s: float | None) -> fl.Steps[OpenSum]:
+def summed(hub: Any, names: Sequence[str], number: int) -> fl.Steps[OpenSum]:
     """The hub: the sum of these clients' terms, for ``shown``.
 
     Raises NoAnswerError for fewer than ``FEWEST``, or without the helper.
@@ -115,42 +105,39 @@ def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s:
         np.add(total, arrays.words(term.words, "<u8", length), out=total)
         seeds[name] = term.seed
 
-    yield from fl.for_each(dict.fromkeys(names, AskForSummand(0, number)), Summand, fold, deadline_s=deadline_s)
+    requests = dict.fromkeys(names, AskForSummand(0, number))
+    yield from fl.for_each(requests, Summand, fold, deadline_s=hub.config.deadline_s)
     if len(seeds) < FEWEST:
         raise fl.NoAnswerError(f"{len(seeds)} of {len(names)} clients sent a term of a sum that needs {FEWEST}")
     told = "\n".join(seeds)
     request = Unblind(0, number, told, fl.bundle(list(seeds.values())))
-    shares = yield from fl.ask(helper, request, Unblinded, lambda answer: arrays.words(answer.words, "<u8", length))
+    shares = yield from fl.ask(hub.helper, request, Unblinded, lambda answer: arrays.words(answer.words, "<u8", length))
     return OpenSum(0, number, told, (total + shares).tobytes())
 
 
-def shown(total: OpenSum, names: Sequence[str], deadline_s: float | None) -> fl.Steps[tuple[str, ...]]:
+def shown(hub: Any, total: OpenSum, names: Sequence[str]) -> fl.Steps[tuple[str, ...]]:
     """The hub: show a sum. Returns the clients that have opened it."""
-    answers = yield from fl.for_each(dict.fromkeys(names, total), fl.Done, deadline_s=deadline_s)
+    answers = yield from fl.for_each(dict.fromkeys(names, total), fl.Done, deadline_s=hub.config.deadline_s)
     return tuple(answers.got)
 
 
 # -------------------------------------------------------------------------------------------------------- the helper
 
 
-class Unblinding(msgspec.Struct):
+class Unblinding(fl.State):
     """summed: the sums that were formed."""
 
     summed: frozenset[int] = frozenset()
 
 
 class HelperSums(fl.Component):
-    Secret = Unblinding
     secret: Unblinding
-
-    def lasts(self, secret: Unblinding) -> None:
-        self.secret.summed = secret.summed
+    LASTS = ("summed",)
 
     @fl.on(Unblind, answers=Unblinded)
     def unblind(self, msg: Unblind, src: str) -> Unblinded:
         """Once for each number."""
         # sums of two sets would show their difference
-        fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         if msg.round or msg.number in self.secret.summed or not FEWEST <= len(set(names)) == len(names):
             raise fl.PeerError(f"sum {msg.number} of {len(names)} terms, in round {msg.round}")
@@ -168,23 +155,17 @@ class HelperSums(fl.Component):
 class SumsOpened(fl.SecretStruct):
     """SECRET. totals: the opened sums, by number.  weight: of its samples, in 16ths."""
 
-    totals: dict[int, Floats] = msgspec.field(default_factory=dict)
+    totals: dict[int, fl.Doubles] = fl.field(default_factory=dict)
     weight: int = 0
 
 
 class ClientSums(fl.Component):
-    """Its party has ``keys`` with ``CLIENTS``. helper: its name."""
+    """Its party has ``keys`` with ``CLIENTS``, and ``helper``, its name."""
 
-    Secret = SumsOpened
     secret: SumsOpened
-
-    def __init__(self, helper: str) -> None:
-        super().__init__()
-        self.helper = helper
 
     @fl.on(AskForSummand, answers=Summand)
     def contribute(self, msg: AskForSummand, src: str) -> fl.Work[Summand]:
-        fl.from_hub(self.party, msg, src)
         totals, party = self.secret.totals, self.party
         if msg.round or msg.number != len(totals):
             raise fl.PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
@@ -194,34 +175,34 @@ class ClientSums(fl.Component):
         words = np.rint(values * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64)
         own = _derived(party.keys.own_bytes(CLIENTS), "term", msg.number, party.name)
         words = words + _mask(own, len(words)) - _mask(seed, len(words))
-        sealed = sealed_to(party, self.helper, seed, "term", msg.number)
+        sealed = sealed_to(party, party.helper, seed, "term", msg.number)
         return Summand(msg.round, msg.number, words.tobytes(), sealed)
 
-    def _term(self, number: int) -> fl.Work[Floats]:
+    def _term(self, number: int) -> fl.Work[fl.Doubles]:
         if number == STATISTICS:
-            statistics: Floats = yield fl.Local(signatures.label_statistics, (self.kept(), True))
+            statistics: fl.Doubles = yield fl.Local(signatures.label_statistics, (self.kept(), True))
             return statistics
         if number == SPREAD:
             seed = int(self.party.rng("halves").integers(1 << 62))
-            terms: Floats = yield fl.Local(signatures.residual_spread, (*self._reference(), seed))
+            terms: fl.Doubles = yield fl.Local(signatures.residual_spread, (*self._reference(), seed))
             return np.clip(terms, -LARGEST, LARGEST)
-        size: Floats = np.zeros(SIZES)
+        size: fl.Doubles = np.zeros(SIZES)
         size[min(self.party.samples.bit_length(), SIZES - 1)] = 1.0
         if self.party.config.clusters == 1:
             return size
-        held: Floats = yield fl.Local(signatures.labels_held, (signatures.labels(self.party.spec),))
+        held: fl.Doubles = yield fl.Local(signatures.labels_held, (signatures.labels(self.party.spec),))
         return np.concatenate([held, size])
 
-    def row(self) -> fl.Work[Floats]:
+    def row(self) -> fl.Work[fl.Doubles]:
         """(row_length,) what it shares for the grouping. Raises PeerError before the sums."""
         totals = self.secret.totals
         if totals.keys() != {HELD, STATISTICS, SPREAD}:
             raise fl.PeerError(f"asked for a row after the sums {sorted(totals)}")
         seed = int.from_bytes(_derived(self.party.keys.own_bytes(CLIENTS), "basis"), "big")
-        row: Floats = yield fl.Local(signatures.residual_row, (*self._reference(), totals[SPREAD], seed))
+        row: fl.Doubles = yield fl.Local(signatures.residual_row, (*self._reference(), totals[SPREAD], seed))
         return row
 
-    def _reference(self) -> tuple[NDArray[np.bool_], Floats]:
+    def _reference(self) -> tuple[fl.Flags, fl.Doubles]:
         return self.kept(), self.secret.totals[STATISTICS]
 
     @property
@@ -234,12 +215,11 @@ class ClientSums(fl.Component):
         totals = sorted(self.secret.totals.items())
         return digest("coterie/sums/1", *(part for number, total in totals for part in (number, total.tobytes())))
 
-    def kept(self) -> NDArray[np.bool_]:
+    def kept(self) -> fl.Flags:
         return np.asarray(np.rint(self.secret.totals[HELD][:-SIZES]) >= HOLDERS)
 
     @fl.on(OpenSum, answers=fl.Done)
     def open_sum(self, msg: OpenSum, src: str) -> fl.Work[fl.Done]:
-        fl.from_hub(self.party, msg, src)
         totals = self.secret.totals
         length = length_of(self.party, msg.number)
         if msg.number != len(totals):
@@ -254,7 +234,7 @@ class ClientSums(fl.Component):
         return fl.Done(msg.round)
 
 
-def _masks(seed: bytes, number: int, told: str, length: int, clients: Sequence[str]) -> Words64:
+def _masks(seed: bytes, number: int, told: str, length: int, clients: Sequence[str]) -> fl.Words64:
     """Of the clients told, one name a line. Raises PeerError for too few, and for strangers."""
     names, total = told.split("\n"), np.zeros(length, np.uint64)
     if not FEWEST <= len(set(names)) == len(names) or not set(names) <= set(clients):

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.protocol.core as fl
@@ -25,7 +24,7 @@ from coterie.crypto import two_party
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import PARTS
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
-from coterie.crypto.two_party import Dealt, Exchange, Sizes, Words64
+from coterie.crypto.two_party import Dealt, Exchange, Sizes
 from coterie.protocol.randomness import keystream
 from coterie.protocols.key_centre import KEY_CENTRE, DealtKeys, Draw, Grant
 from coterie.protocols.masked_sums import FEWEST
@@ -102,15 +101,15 @@ class Shared(fl.SecretStruct):
     with dealt randomness.
     """
 
-    rows: Words64 | None = None
-    weights: Words64 | None = None
+    rows: fl.Words64 | None = None
+    weights: fl.Words64 | None = None
     members: tuple[int, ...] = ()
     epoch: int = 0
     founding: int = 0
     begun: frozenset[bytes] = frozenset()
 
 
-class UnderWay(msgspec.Struct):
+class UnderWay(fl.State):
     """SECRET: a grouping that is under way at the helper, in ``round`` alone, of one attempt, once it has ``begun``.
 
     names: whose rows.  order: (n,) the position at each place.  rows, weights: its share by place, (n, length) and
@@ -122,10 +121,10 @@ class UnderWay(msgspec.Struct):
     names: frozenset[str]
     nonce: bytes
     order: fl.Integers
-    rows: Words64
+    rows: fl.Words64
     weights: bytes
     begun: bool = False
-    heard: list[bytes] = msgspec.field(default_factory=list)
+    heard: list[bytes] = fl.field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,15 +134,15 @@ class SharedGroups:
     """
 
     groups: correlation.Groups
-    rows: Words64
-    weights: Words64
+    rows: fl.Words64
+    weights: fl.Words64
 
 
 def _used(key: bytes, name: str) -> bytes:
     return digest("coterie/grouping/1", key[:SEED_BYTES], name)
 
 
-def found(dealt: Dealt, config: Any, rows: Words64, weights: bytes, nonce: bytes) -> Exchange[SharedGroups]:
+def found(dealt: Dealt, config: Any, rows: fl.Words64, weights: bytes, nonce: bytes) -> Exchange[SharedGroups]:
     """Groups of these clients, of whose rows (n, length) and weights (n,) these are shares; one group without length.
     nonce: 16 random bytes.
     """
@@ -160,7 +159,7 @@ def found(dealt: Dealt, config: Any, rows: Words64, weights: bytes, nonce: bytes
     return SharedGroups(groups, of_rows, of_weights)
 
 
-def _weighed(dealt: Dealt, name: str, weights: bytes) -> Exchange[Words64]:
+def _weighed(dealt: Dealt, name: str, weights: bytes) -> Exchange[fl.Words64]:
     """(n,) a share of weights in 16ths, from bytes whose XOR is a weight less 1."""
     bits = np.frombuffer(weights, np.uint8)[:, None] >> np.arange(WEIGHT_BITS, dtype=np.uint8) & 1
     shares = yield from two_party.lifted(dealt, name, bits.astype(np.uint64))
@@ -175,14 +174,14 @@ def founding(seed: int, count: int, most: int, smallest: int) -> correlation.Que
     return correlation.grouped(orders, most, smallest)
 
 
-def gains_of(rows: Words64) -> Words64:
+def gains_of(rows: fl.Words64) -> fl.Words64:
     """(n, n) of rows in the clear (n, length)."""
     return np.asarray(rows @ twisted(rows).T + _bonus(1), np.uint64)
 
 
 def place(
-    dealt: Dealt, config: Any, clients: int, placing: int, rows: Words64, weights: bytes, shared: Shared
-) -> Exchange[tuple[list[int], Words64]]:
+    dealt: Dealt, config: Any, clients: int, placing: int, rows: fl.Words64, weights: bytes, shared: Shared
+) -> Exchange[tuple[list[int], fl.Words64]]:
     """The group at each place of newcomers, of whose rows and weights these are shares.
 
     Then a share of the weight that each group has of them, (groups,).
@@ -204,7 +203,7 @@ def _name_of(placing: int) -> str:
 
 
 def _answered(
-    dealt: Dealt, used: int, questions: correlation.Questions[correlation.T], gains: Words64
+    dealt: Dealt, used: int, questions: correlation.Questions[correlation.T], gains: fl.Words64
 ) -> Exchange[correlation.T]:
     try:
         asked = next(questions)
@@ -308,7 +307,7 @@ class ServerGroups(fl.Component):
         rows = self.party.rows
         return bool(rows.groups) and rows.secret.founding == self.secret.shared.founding
 
-    def program(self, placing: int, rows: Words64, weights: bytes, nonce: bytes) -> Exchange[list[int]]:
+    def program(self, placing: int, rows: fl.Words64, weights: bytes, nonce: bytes) -> Exchange[list[int]]:
         """This side of a grouping that has begun: the group at each place.
 
         rows, weights: (n, length) and (n,), this server's share.
@@ -353,5 +352,5 @@ def described_length(party: Any) -> int:
     return 0 if party.config.clusters == 1 else row_length(labels(party.spec))
 
 
-def row_share(seed: bytes, length: int) -> Words64:
+def row_share(seed: bytes, length: int) -> fl.Words64:
     return np.frombuffer(keystream(seed, 8 * length), "<u8")

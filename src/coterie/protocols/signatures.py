@@ -15,12 +15,8 @@ clients can read off the mean of a label that one other client holds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
-import msgspec
 import numpy as np
-from msgspec.structs import replace
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.clustering import evidence
@@ -31,32 +27,27 @@ from coterie.crypto.sketch import expanded, project
 from coterie.crypto.vector import StoredVector
 from coterie.protocols.anonymous import SERVICE, KeyedParty, comparable, forget, relay
 from coterie.protocols.cluster_sums import receiving_cost
+from coterie.protocols.local_training import ask_each
 from coterie.protocols.masked_sums import AskForTerm, Term, Total, summed, tell, term
 
 HELD, STATISTICS = 0, 1  # the numbers of the two sums
 DIMENSION = 256  # of a projected half
 
-Floats = NDArray[np.float64]
 
-
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Characterise(fl.OfRound, frozen=True):
+class Characterise(fl.FromHub, frozen=True):
     pass
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Characterised(fl.OfRound, frozen=True):
     """Two half signatures side by side, (2 x DIMENSION,), under the helper's key."""
 
     cipher: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Group(fl.OfRound, frozen=True):
+class Group(fl.FromHub, frozen=True):
     """All signatures are sent: find groups, or place these."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Grouped(fl.OfRound, frozen=True):
     """positions: (m,), those that hold a signature.  groups: (m,), of each.  why: a reason for fewer, or ""."""
 
@@ -65,15 +56,15 @@ class Grouped(fl.OfRound, frozen=True):
     why: str
 
 
-class Founded(msgspec.Struct):
+class Founded(fl.State):
     totals: tuple[Total, ...] = ()
     has: frozenset[str] = frozenset()  # the clients that have both sums
-    groups: dict[str, int] = msgspec.field(default_factory=dict)
+    groups: dict[str, int] = fl.field(default_factory=dict)
     told: bool = False  # whether the helper has groups to place others in; else all are in one
     why: str = ""  # the reason for fewer groups than stood out or were asked for
 
 
-class GroupingState(msgspec.Struct):
+class GroupingState(fl.State):
     """base: the blinded signature that differences are taken from."""
 
     base: StoredVector | None = None
@@ -91,63 +82,54 @@ def lengths(spec: fl.ModelSpec) -> dict[int, int]:
 # ---------------------------------------------------------------------------------------------------------- the hub
 
 
-def found(
-    hub: KeyedParty, clients: Sequence[str], helper: str, mask_seed: bytes, deadline_s: float | None = None
-) -> fl.Steps[Founded]:
+def found(hub: KeyedParty, clients: Sequence[str], mask_seed: bytes) -> fl.Steps[Founded]:
     """The hub, before round 1: both sums over these clients, and the groups of those that sent a signature.
 
     Raises NoAnswerError for fewer than three clients, or without the helper.
     """
     size, totals, names = lengths(hub.spec), [], tuple(clients)
     for number in (HELD, STATISTICS):
-        total = yield from summed(hub, 0, helper, number, names, size[number], deadline_s)
-        names = yield from tell(total, names, deadline_s)
+        total = yield from summed(hub, 0, number, names, size[number])
+        names = yield from tell(hub, total, names)
         totals.append(total)
     now = Founded(tuple(totals), frozenset(names))
-    now = yield from grouped(hub, 0, now, helper, names, mask_seed, deadline_s)
+    now = yield from grouped(hub, 0, now, names, mask_seed)
     if not now.groups:
-        return replace(now, groups=dict.fromkeys(clients, 0), why="no client sent a signature: see the refusals")
-    return replace(now, told=True)
+        return fl.changed(now, groups=dict.fromkeys(clients, 0), why="no client sent a signature: see the refusals")
+    return fl.changed(now, told=True)
 
 
-def grouped(
-    hub: KeyedParty,
-    r: int,
-    founded: Founded,
-    helper: str,
-    names: Sequence[str],
-    mask_seed: bytes,
-    deadline_s: float | None = None,
-) -> fl.Steps[Founded]:
+def grouped(hub: KeyedParty, r: int, founded: Founded, names: Sequence[str], mask_seed: bytes) -> fl.Steps[Founded]:
     """The hub, in round r: its state once these ungrouped clients are placed as far as possible.
 
     mask_seed: SECRET, of the one mask over all signatures, now and later. Raises NoAnswerError without the helper.
     """
     if founded.groups and not founded.told:
-        return replace(founded, groups={**founded.groups, **dict.fromkeys(names, 0)})
+        return fl.changed(founded, groups={**founded.groups, **dict.fromkeys(names, 0)})
     has = founded.has
     for total in founded.totals:
         late = [name for name in names if name not in founded.has]
-        has |= frozenset((yield from tell(total, late, deadline_s))) if late else frozenset()
+        has |= frozenset((yield from tell(hub, total, late))) if late else frozenset()
     key, signed = hub.keys.public(SERVICE), dict[str, bytes]()
     mask = key.mask(2 * DIMENSION, expanded(mask_seed, "mask of signatures"))
 
     def fold(name: str, answer: Characterised) -> None:
         signed[name] = key.from_bytes(answer.cipher, 2 * DIMENSION, terms=1, blinded=0).blind(mask).to_bytes()
 
-    requests = {name: Characterise(r) for name in names if name in has}
-    yield from fl.for_each(requests, Characterised, fold, deadline_s=deadline_s)
+    yield from ask_each(hub, [name for name in names if name in has], Characterise(r), Characterised, fold)
     yield from fl.spend(fl.Cost(crypto_s=len(signed) * key.nominal_seconds_encrypt(mask.length)))
     if not signed:
-        return replace(founded, has=has)
-    order = yield from relay(hub, r, helper, sorted(signed, key=hub.clients.index), signed.__getitem__)
+        return fl.changed(founded, has=has)
+    order = yield from relay(hub, r, sorted(signed, key=hub.clients.index), signed.__getitem__)
     try:
-        new, why = yield from fl.ask(helper, Group(r), Grouped, lambda answer: _read(answer, order, len(hub.clients)))
+        new, why = yield from fl.ask(
+            hub.helper, Group(r), Grouped, lambda answer: _read(answer, order, len(hub.clients))
+        )
     except fl.NoAnswerError:
-        yield from forget(hub, r, helper)
+        yield from forget(hub, r)
         raise
-    yield from forget(hub, r, helper)
-    return replace(founded, has=has, groups={**founded.groups, **new}, why=founded.why or why)
+    yield from forget(hub, r)
+    return fl.changed(founded, has=has, groups={**founded.groups, **new}, why=founded.why or why)
 
 
 def _read(answer: Grouped, order: Sequence[str], most: int) -> tuple[dict[str, int], str]:
@@ -163,19 +145,12 @@ def _read(answer: Grouped, order: Sequence[str], most: int) -> tuple[dict[str, i
 
 
 def group(
-    helper: KeyedParty,
-    msg: Group,
-    src: str,
-    opened: Mapping[int, BlindedVector],
-    before: GroupingState,
-    groups: int | Literal["auto"],
-    smallest: int,
+    helper: KeyedParty, msg: Group, opened: Mapping[int, BlindedVector], before: GroupingState
 ) -> tuple[GroupingState, Grouped]:
     """The helper: groups of these signatures by position, found or existing, and its new state.
 
     Vectors that can be no signatures are left out; PeerError if most are.
     """
-    fl.from_hub(helper, msg, src)
     key, step = helper.keys.public(SERVICE), 2.0 ** -helper.keys.public(SERVICE).layout.lanes.fraction_bits
     if before.base is None or before.found is None:
         differences = comparable(opened)
@@ -184,10 +159,11 @@ def group(
         if 2 * honest.sum() <= len(opened):
             raise fl.PeerError(f"{len(opened)} signatures, but no majority of them can be some")
         base = opened[positions[int(np.flatnonzero(~rows.any(axis=1))[0])]]
+        groups, smallest = helper.config.clusters, helper.config.smallest(helper.common.mode)
         found = sig.find_groups(rows[honest], helper.rng("signs of signatures"), groups, smallest)
         where = np.array(positions, np.int64)[honest]
         return GroupingState(base.stored(), found), Grouped(msg.round, where, found.labels, found.why)
-    base, near = key.blinded(before.base), dict[int, Floats]()
+    base, near = key.blinded(before.base), dict[int, fl.Doubles]()
     for j, one in sorted(opened.items()):
         try:
             row = np.asarray(one.minus(base) * step, np.float64)
@@ -205,18 +181,18 @@ def group(
 
 
 @fl.local("labels held")
-def labels_held(own: fl.OwnData, count: int) -> Floats:
+def labels_held(own: fl.OwnData, count: int) -> fl.Doubles:
     return (np.bincount(_labels(own, count), minlength=count) > 0).astype(np.float64)
 
 
 @fl.local("label statistics")
-def label_statistics(own: fl.OwnData, kept: NDArray[np.bool_], standardised: bool = False) -> Floats:
+def label_statistics(own: fl.OwnData, kept: fl.Flags, standardised: bool = False) -> fl.Doubles:
     x = evidence.features(own.x) if standardised else sig.mapped(own.x)
     return sig.statistics(x, _labels(own, len(kept)), kept)
 
 
 @fl.local("label residuals")
-def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
+def label_residuals(own: fl.OwnData, kept: fl.Flags, total: fl.Doubles, seed: int) -> fl.Doubles:
     """(2, (labels + 1) m) of two halves of its samples. Raises PeerError for a total of no data."""
     x, y, to = sig.mapped(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = sig.halves(y, np.random.default_rng(seed))
@@ -224,7 +200,7 @@ def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, see
 
 
 @fl.local("residual spread")
-def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
+def residual_spread(own: fl.OwnData, kept: fl.Flags, total: fl.Doubles, seed: int) -> fl.Doubles:
     """``evidence.spread_terms``. seed: of the halves. Raises as ``label_residuals``."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = sig.halves(y, np.random.default_rng(seed))
@@ -233,21 +209,21 @@ def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, see
 
 
 @fl.local("residual row")
-def residual_row(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, seed: int) -> Floats:
+def residual_row(own: fl.OwnData, kept: fl.Flags, total: fl.Doubles, spread: fl.Doubles, seed: int) -> fl.Doubles:
     """``evidence.row``. seed: of its basis, which no server has."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     counts, sums = evidence.residuals(x, y, to)
     return evidence.row(counts, sums @ evidence.basis(seed, len(counts)), evidence.spread(spread))
 
 
-def _reference(total: Floats, kept: NDArray[np.bool_]) -> sig.Reference:
+def _reference(total: fl.Doubles, kept: fl.Flags) -> sig.Reference:
     try:
         return sig.reference(total, kept)
     except fl.UserError as error:
         raise fl.PeerError(str(error)) from None
 
 
-def _labels(own: fl.OwnData, count: int) -> NDArray[np.int64]:
+def _labels(own: fl.OwnData, count: int) -> fl.Integers:
     y = own.y
     if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < count):
         raise fl.UserError(
@@ -256,27 +232,25 @@ def _labels(own: fl.OwnData, count: int) -> NDArray[np.int64]:
     return np.asarray(y, np.int64)
 
 
-def contributed(client: KeyedParty, msg: AskForTerm, src: str, totals: Mapping[int, Floats]) -> fl.Work[Term]:
+def contributed(client: KeyedParty, msg: AskForTerm, totals: Mapping[int, fl.Doubles]) -> fl.Work[Term]:
     """A client: its term, of the next sum alone. totals: the sums that it has."""
-    fl.from_hub(client, msg, src)
     if msg.round or msg.number not in (HELD, STATISTICS) or msg.number != len(totals):
         raise fl.PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
     if msg.number == HELD:
-        values: Floats = yield fl.Local(labels_held, (labels(client.spec),))
+        values: fl.Doubles = yield fl.Local(labels_held, (labels(client.spec),))
     else:
         values = yield fl.Local(label_statistics, (_kept(totals),))
-    return (yield from term(client, msg, src, values))
+    return (yield from term(client, msg, values))
 
 
 def characterised(
-    client: KeyedParty, msg: Characterise, src: str, totals: Mapping[int, Floats], secret_seed: bytes
+    client: KeyedParty, msg: Characterise, totals: Mapping[int, fl.Doubles], secret_seed: bytes
 ) -> fl.Work[Characterised]:
     """A client: its signature, once it has both sums. secret_seed: 32 bytes, SECRET of all clients."""
-    fl.from_hub(client, msg, src)
     if totals.keys() != {HELD, STATISTICS}:
         raise fl.PeerError(f"asked for a signature after the sums {sorted(totals)}")
     seed = int(client.rng("halves").integers(1 << 62))
-    both: Floats = yield fl.Local(label_residuals, (_kept(totals), totals[STATISTICS], seed))
+    both: fl.Doubles = yield fl.Local(label_residuals, (_kept(totals), totals[STATISTICS], seed))
     shown = np.concatenate([project(half, DIMENSION, secret_seed) for half in both])
     return Characterised(msg.round, (yield fl.Encrypt(client.keys.public(SERVICE), shown)).to_bytes())
 
@@ -294,5 +268,5 @@ def signature_cost(client: KeyedParty, msg: Characterise) -> fl.Cost:
     return fl.Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(2 * DIMENSION))
 
 
-def _kept(totals: Mapping[int, Floats]) -> NDArray[np.bool_]:
+def _kept(totals: Mapping[int, fl.Doubles]) -> fl.Flags:
     return np.asarray(np.rint(totals[HELD]) >= sig.HOLDERS)

@@ -16,27 +16,24 @@ from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.clustering.divergence import noise_floor
 from coterie.dp.gaussian import clipped, mean_sensitivity, noised
 from coterie.training.solvers import Sgd
 
-Doubles = NDArray[np.float64]
-
 
 class Described(NamedTuple):
     """vector: (C,) float64 in [0, 1], the mean of eq. (2).  floor: h_i >= 0, the halves' divergence."""
 
-    vector: Doubles
+    vector: fl.Doubles
     floor: float
 
 
 class Halves(NamedTuple):
     """means: (h, C) float64, of each half of the samples; h is 1 for one sample, else 2.  counts: of samples."""
 
-    means: Doubles
+    means: fl.Doubles
     counts: tuple[int, ...]
 
 
@@ -52,7 +49,7 @@ class Noise:
     clip: float
     multiplier: float
     centre: fl.Vector
-    basis: NDArray[Any] | None = None
+    basis: fl.Array | None = None
 
     def __post_init__(self) -> None:
         for name in ("clip", "multiplier"):
@@ -127,7 +124,7 @@ def halves(
     seed: int,
     centre: fl.Vector | None = None,
     clip: float = inf,
-    basis: NDArray[Any] | None = None,
+    basis: fl.Array | None = None,
 ) -> Halves:
     """Means of the sparsity vectors of two random halves, which ``seed`` draws. centre, clip, basis: as in
     ``bounded``. Raises PeerError if something does not fit.
@@ -142,14 +139,14 @@ def _many(data: Sequence[fl.OwnData], arguments: Sequence[tuple[Any, ...]]) -> l
     for own, (weights, layer, seed, *clipping) in zip(data, arguments, strict=True):
         if extractor is None or not extractor.serves(own, weights, layer):
             extractor = _Shared(own, weights, layer)
-        vectors: fl.Vector | Doubles = extractor(own)
+        vectors: fl.Vector | fl.Doubles = extractor(own)
         if clipping and clipping[0] is not None:
             vectors = bounded(vectors, *clipping)
         found.append(split(vectors, seed))
     return found
 
 
-def split(vectors: fl.Vector | Doubles, seed: int) -> Halves:
+def split(vectors: fl.Vector | fl.Doubles, seed: int) -> Halves:
     """Of vectors (n, C)."""
     order = fl.rng(seed, "", "halves").permutation(len(vectors))
     parts = [part for part in np.array_split(order, 2) if len(part)]
@@ -167,7 +164,7 @@ def public(own: fl.OwnData, weights: fl.Vector, layer: str) -> Public:
     return Public(*(one.astype(np.float32) for one in (mean, np.linalg.norm(apart, axis=1), basis, lengths)))
 
 
-def class_directions(apart: Doubles, labels: NDArray[Any]) -> Doubles:
+def class_directions(apart: fl.Doubles, labels: fl.Array) -> fl.Doubles:
     """(B, C): orthonormal directions that the classes' means span, of vectors (n, C) minus their mean, labels (n,).
 
     B is below the number of classes; 0 where labels are no classes.
@@ -203,7 +200,9 @@ def _or_peer_error(function: Any, *arguments: Any) -> Any:
         raise fl.PeerError(str(error)) from error
 
 
-def bounded(vectors: fl.Vector | Doubles, centre: fl.Vector, clip: float, basis: NDArray[Any] | None = None) -> Doubles:
+def bounded(
+    vectors: fl.Vector | fl.Doubles, centre: fl.Vector, clip: float, basis: fl.Array | None = None
+) -> fl.Doubles:
     """The vectors (n, C) clipped to ``clip`` in L2 from the centre (C,), after a projection on the basis (B, C) if any.
     Raises PeerError if one does not fit.
     """
@@ -215,6 +214,6 @@ def bounded(vectors: fl.Vector | Doubles, centre: fl.Vector, clip: float, basis:
             raise fl.PeerError(f"a basis of shape {np.shape(basis)} for {vectors.shape[1]} channels, or not finite")
         if not np.allclose(directions @ directions.T, np.eye(len(directions)), atol=1e-3):
             raise fl.PeerError("a basis whose directions are not orthonormal")
-        along: Doubles = _or_peer_error(clipped, (vectors - centre) @ directions.T, clip)
+        along: fl.Doubles = _or_peer_error(clipped, (vectors - centre) @ directions.T, clip)
         return np.asarray(centre + along @ directions)
     return np.asarray(centre + _or_peer_error(clipped, vectors.astype(np.float64) - centre, clip))

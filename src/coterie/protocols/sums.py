@@ -19,9 +19,8 @@ from functools import partial, reduce
 from operator import add
 from typing import Any, ClassVar, Literal
 
-import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 import coterie.protocol.core as fl
 from coterie.crypto.ckks import PublicKey, SecretKey, keygen
@@ -30,18 +29,9 @@ from coterie.crypto.vector import sum_ciphers
 from coterie.dp.distributed import Distributed
 from coterie.dp.ledger import Release
 from coterie.dp.uploads import eligible
-from coterie.protocols import threshold
+from coterie.protocols import noise, threshold
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys, Pair
 from coterie.protocols.local_training import LocalTraining, ask_round, fit, refuse_unused, sample_size
-from coterie.protocols.noise import (
-    NoiseSettings,
-    affords,
-    check_sums,
-    error_of_sums,
-    mean_change,
-    rotation,
-    warn_of_silence,
-)
 
 OBSERVERS, COALITION = ("server", "public", "other clients"), ("server with a client",)
 """Who sees a sum; and who opens a single vector, if every client has the key."""
@@ -67,13 +57,14 @@ def makers(config: Any, clients: int) -> int:
 def check_noise(config: Any, common: fl.Common) -> None:
     """Raises UserError for impossible noise; warns of a budget for no round."""
     parties, mechanism = makers(config, len(common.clients)), mechanism_of(config, len(eligible(common.spec)))
-    check_sums(mechanism, parties, "clients", 0.0)
-    error = named(CENTRE_SET).error(parties) if config.keys == "centre" else error_of_sums(SHARED_SET, common.clients)
-    check_sums(mechanism, parties, "clients", error * mechanism.largest_alone(parties) / REACH)
-    warn_of_silence(config.budget(), mechanism.release())
+    noise.check_sums(mechanism, parties, "clients", 0.0)
+    centre, clients = config.keys == "centre", common.clients
+    error = named(CENTRE_SET).error(parties) if centre else noise.error_of_sums(SHARED_SET, clients)
+    noise.check_sums(mechanism, parties, "clients", error * mechanism.largest_alone(parties) / REACH)
+    noise.warn_of_silence(config.budget(), mechanism.release())
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class Sealed(fl.State, frozen=True):
     """of: 16 bytes that name a vector, and what it is the change from."""
 
     round: int
@@ -87,15 +78,12 @@ class Sealing(fl.SecretStruct):
     """
 
     weights: fl.Vector | None = None
-    sealed: list[Sealed] = msgspec.field(default_factory=list)
+    sealed: list[Sealed] = fl.field(default_factory=list)
 
 
 class SumNoise(fl.Component):
-    Secret = Sealing
     secret: Sealing
-
-    def lasts(self, secret: Sealing) -> None:
-        self.secret.sealed = secret.sealed
+    LASTS = ("sealed",)
 
     @property
     def mechanism(self) -> Distributed:
@@ -122,7 +110,7 @@ class SumNoise(fl.Component):
 
     def _affords(self) -> bool:
         config = self.party.config
-        return not config.noisy or affords(config.budget(), self.mechanism.release(), len(self.secret.sealed))
+        return not config.noisy or noise.affords(config.budget(), self.mechanism.release(), len(self.secret.sealed))
 
     def record(self, values: fl.Vector, r: int) -> bytes:
         """Count this vector, and return its name. Raises PeerError beyond the budget."""
@@ -133,13 +121,13 @@ class SumNoise(fl.Component):
             self.secret.sealed = [*self.secret.sealed, one]
         return one.of
 
-    def added(self, name: str, values: fl.Vector, r: int, of: bytes) -> NDArray[np.float64]:
+    def added(self, name: str, values: fl.Vector, r: int, of: bytes) -> fl.Doubles:
         """(p,) the numbers of these (d,) values with this client's share of noise, in units of the cipher.
 
         of: names the values. Raises PeerError if another sum of the round's vectors was opened.
         """
         party, mechanism, places = self.party, self.mechanism, eligible(self.party.spec)
-        turned = rotation(party.common.roster.session, r)
+        turned = noise.rotation(party.common.roster.session, r)
         before, self.secret.weights = self.weights, np.where(party.spec.buffers, values, self.weights)
         numbers = mechanism.on_grid((values - before)[places], turned, party.kept("rounding", of, r))
         data = numbers.tobytes()
@@ -153,8 +141,8 @@ class SumNoise(fl.Component):
         """
         if terms < self.makers - self.party.config.missing:
             raise fl.PeerError(f"a sum of {terms} vectors: of {self.makers} shares of noise it lacks too many")
-        weights, turned = self.weights.astype(np.float64), rotation(self.party.common.roster.session, r)
-        change = mean_change(self.mechanism, np.asarray(opened) * self.unit, terms, turned)
+        weights, turned = self.weights.astype(np.float64), noise.rotation(self.party.common.roster.session, r)
+        change = noise.mean_change(self.mechanism, np.asarray(opened) * self.unit, terms, turned)
         weights[eligible(self.party.spec)] += change
         return self.taken(weights)
 
@@ -177,7 +165,7 @@ SERVER, CLIENT = "server", "client"
 
 
 @dataclass(frozen=True)
-class SumKeys(NoiseSettings, LocalTraining):
+class SumKeys(noise.NoiseSettings, LocalTraining):
     """Settings of local training, of the key, and of noise on the sums: none without ``noise`` and ``epsilon``.
 
     keys: who can open: any client, by the key that it was dealt (centre), or only all of them together (threshold).
@@ -246,15 +234,11 @@ class Sums:
 
     def parties(
         self, server: fl.PartyFactory, client: fl.PartyFactory
-    ) -> Callable[[SumKeys], Mapping[str, fl.PartyFactory]]:
+    ) -> Callable[[SumKeys], Mapping[str, fl.PartyFactory | None]]:
         def centre(own: fl.Own, common: fl.Common, config: SumKeys) -> KeyCentre:
             return KeyCentre(own, common, [Pair(self.name, CLIENT, partial(keygen, CENTRE_SET))])
 
-        def parties(config: SumKeys) -> Mapping[str, fl.PartyFactory]:
-            dealer: dict[str, fl.PartyFactory] = {KEY_CENTRE: centre} if config.keys == "centre" else {}
-            return {SERVER: server, **dealer, CLIENT: client}
-
-        return parties
+        return lambda config: {SERVER: server, KEY_CENTRE: centre if config.keys == "centre" else None, CLIENT: client}
 
     # ---- at a client
 
@@ -335,9 +319,7 @@ class SumServer(fl.Party, role=SERVER):
     def box(self, r: int) -> Box:
         return Box(self, r)
 
-    def ask(
-        self, r: int, request: fl.Message, reply: type[fl.M], fold: Callable[[str, fl.M], None]
-    ) -> fl.Steps[dict[str, Any]]:
+    def ask(self, r: int, request: fl.Message, reply: type[fl.M], fold: fl.Fold[fl.M]) -> fl.Steps[dict[str, Any]]:
         return (yield from ask_round(self, r, request, reply, fold))
 
 

@@ -121,9 +121,8 @@ class Lead(MethodScores, frozen=True, kw_only=True):
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """A client's gain by training together, in the leading metric on its own test samples (``runs/benefit.py``).
 
-    name: its own, if any.  seed: None for the mean over all.  samples: that tested.  gain: above 0 is better. low,
-    high: of its 95 % interval.  None where the metric is not defined, or nothing was drawn.  instead: judges a client
-    whose test samples have one label.
+    name: its own, if any.  seed: None for the mean over all.  samples: that tested.  gain: above 0 is better.  low,
+    high: of its 95 % interval.  None where undefined, or not drawn.  instead: of accuracy, where all labels are one.
     """
 
     client: str

@@ -1,9 +1,7 @@
 """Files of a run folder.
 
-Private files and folders are for this user alone, and refused if damaged or another user's. A private file's last
-digest detects damage and is no signature.
-
-One process at a time writes in a folder: it locks ``.lock``, which is never removed.
+Private files and folders are for this user alone, and refused if damaged or another user's. A digest detects damage and
+is no signature. One process at a time writes: it locks ``.lock``.
 """
 
 from __future__ import annotations
@@ -250,8 +248,6 @@ def locked(
     wait: bool = False,
 ) -> Iterator[None]:
     """Hold the folder, also against other threads.  held: the message if another process holds it; {} is the folder.
-    wait: for its end, where the system can.
-
     Raises UserError if it is held, or for a linked lock, and RunError. Warns where there are no locks.
     """
     descriptor = open_own(folder / LOCK, os.O_RDWR, FILE_MODE)

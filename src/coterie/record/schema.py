@@ -296,8 +296,8 @@ class RunRecord(msgspec.Struct, frozen=True):
     """``result.json``. Bytes are those of all roles.
 
     attacker_names: whose scores do not count.  set_up, finish: before the first round and after the last.  stopped: why
-    it ended after rounds_done.  best_round: whose models are kept and scored, if not the last's.  models_sha256: of the
-    kept models.  evaluated: clients, if not all.  test_sample, train_sample: None for all samples.
+    it ended after rounds_done.  best_round: whose models are kept, if not the last's.  evaluated: clients, if not all.
+    test_sample, train_sample: None for all.
     """
 
     system: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from coterie.runs.registry import SYSTEMS
 
 AUTHORS, TITLE = "The Coterie authors", "Coterie: federated learning among unequal, privacy-aware clients"
 """Of CITATION.cff, which an installed package lacks."""
+AUTHORS_OF: Mapping[str, str] = tomllib.loads((Path(__file__).parent / "authors.toml").read_text("utf-8"))
+"""By title, all authors of papers cited by the first."""
 _INITIALS = re.compile(r"\b(?:[A-Z]\.[- ]?)+")
 _YEAR = re.compile(r"(?:(?P<venue>[^,]*\S)\s+)?(?P<year>(?:19|20)\d\d)\b.*")
 
@@ -123,75 +126,3 @@ def methods_text(runs: Sequence[Run], told: Mapping[str, Any] | None) -> str:
 def _seeds(runs: Sequence[Run]) -> str:
     found = sorted({run.result.seed for run in runs})
     return f"seed{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
-
-
-AUTHORS_OF: Mapping[str, str] = {
-    "Communication-efficient learning of deep networks from decentralized data": (
-        "H. B. McMahan and E. Moore and D. Ramage and S. Hampson and Agüera y Arcas, B."
-    ),
-    "Practical secure aggregation for privacy-preserving machine learning": (
-        "K. Bonawitz and V. Ivanov and B. Kreuter and A. Marcedone and H. B. McMahan "
-        "and S. Patel and D. Ramage and A. Segal and K. Seth"
-    ),
-    "Federated optimization in heterogeneous networks": (
-        "T. Li and A. K. Sahu and M. Zaheer and M. Sanjabi and A. Talwalkar and V. Smith"
-    ),
-    "Adaptive federated optimization": (
-        "S. J. Reddi and Z. Charles and M. Zaheer and Z. Garrett "
-        "and K. Rush and J. Konečný and S. Kumar and H. B. McMahan"
-    ),
-    "SCAFFOLD: stochastic controlled averaging for federated learning": (
-        "S. P. Karimireddy and S. Kale and M. Mohri and S. J. Reddi and S. U. Stich and A. T. Suresh"
-    ),
-    "Tackling the objective inconsistency problem in heterogeneous federated optimization": (
-        "J. Wang and Q. Liu and H. Liang and G. Joshi and H. V. Poor"
-    ),
-    "Federated learning based on dynamic regularization": (
-        "D. A. E. Acar and Y. Zhao and R. Matas and M. Mattina and P. Whatmough and V. Saligrama"
-    ),
-    "An efficient framework for clustered federated learning": "A. Ghosh and J. Chung and D. Yin and K. Ramchandran",
-    "Federated multi-task learning under a mixture of distributions": (
-        "O. Marfoq and G. Neglia and A. Bellet and L. Kameni and R. Vidal"
-    ),
-    "Exploiting shared representations for personalized federated learning": (
-        "L. Collins and H. Hassani and A. Mokhtari and S. Shakkottai"
-    ),
-    "Ditto: fair and robust federated learning through personalization": "T. Li and S. Hu and A. Beirami and V. Smith",
-    "FedBN: federated learning on non-IID features via local batch normalization": (
-        "X. Li and M. Jiang and X. Zhang and M. Kamp and Q. Dou"
-    ),
-    "Federated learning with label distribution skew via logits calibration": (
-        "J. Zhang and Z. Li and B. Li and J. Xu and S. Wu and S. Ding and C. Wu"
-    ),
-    "Federated learning with buffered asynchronous aggregation": (
-        "J. Nguyen and K. Malik and H. Zhan and A. Yousefpour and M. Rabbat and M. Malek and D. Huba"
-    ),
-    "Tackling the data heterogeneity in asynchronous federated learning with cached update calibration": (
-        "Y. Wang and Y. Cao and J. Wu and R. Chen and J. Chen"
-    ),
-    "Learning differentially private recurrent language models": (
-        "H. B. McMahan and D. Ramage and K. Talwar and L. Zhang"
-    ),
-    "Practical and private (deep) learning without sampling or shuffling": (
-        "P. Kairouz and B. McMahan and S. Song and O. Thakkar and A. Thakurta and Z. Xu"
-    ),
-    "Machine learning with adversaries: Byzantine tolerant gradient descent": (
-        "P. Blanchard and El Mhamdi, E. M. and R. Guerraoui and J. Stainer"
-    ),
-    "Byzantine-robust distributed learning: towards optimal statistical rates": (
-        "D. Yin and Y. Chen and K. Ramchandran and P. Bartlett"
-    ),
-    "FLTrust: Byzantine-robust federated learning via trust bootstrapping": (
-        "X. Cao and M. Fang and J. Liu and N. Z. Gong"
-    ),
-    "HACCS: Heterogeneity-aware clustered client selection for accelerated federated learning": (
-        "J. Wolfrath and N. Sreekumar and D. Kumar and Y. Wang and A. Chandra"
-    ),
-    "Oort: Efficient federated learning via guided participant selection": (
-        "F. Lai and X. Zhu and H. V. Madhyastha and M. Chowdhury"
-    ),
-    "Resource-efficient federated learning with hierarchical aggregation": (
-        "Z. Wang and H. Xu and J. Liu and H. Huang and C. Qiao and Y. Zhao"
-    ),
-}
-"""By title, all authors of papers cited by the first."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.record.load import Run
-from coterie.record.schema import Members
+from coterie.record.schema import ChoiceRecord, Members
 from coterie.report.figure import colour, rgba
 from coterie.report.words import explained
 
@@ -26,9 +26,8 @@ _SHOWN = 30  # events in the table
 class History:
     """Clusters over the rounds.
 
-    members: by round, every client's.  events: rounds that clustered; None where the system does not say.  order:
-    clients by their last cluster.  groups: the data's own, numbered like the last clusters where they agree; None
-    without any.
+    members: by round, every client's.  events: rounds that clustered; None if unknown.  order: clients by their last
+    cluster.  groups: the data's own, numbered like the last clusters; None without any.
     """
 
     rounds: tuple[int, ...]
@@ -159,6 +158,11 @@ class Selected:
         x = self.times.astype(float)
         return float(x.sum() ** 2 / (len(x) * (x @ x))) if x.any() else None
 
+    @property
+    def never(self) -> list[int]:
+        found: list[int] = np.flatnonzero(self.times == 0).tolist()
+        return found
+
 
 def selected(run: Run) -> Selected | None:
     """None where no round noted a selection, or all asked everybody."""
@@ -174,49 +178,31 @@ def selected(run: Run) -> Selected | None:
     return None if chosen.all() else Selected(tuple(r for r, _ in noted), chosen)
 
 
-def selection_view(run: Run, found: Selected) -> dict[str, Any]:
-    times = found.times
-    never = np.flatnonzero(times == 0)
+def choices(run: Run) -> list[dict[str, Any]]:
+    of: dict[str, list[ChoiceRecord]] = {}
+    for line in run.rounds:
+        for number, choice in line.notes.choices.items():
+            of.setdefault(number, []).append(choice)
+    return [_of_cluster(number, of[number]) for number in sorted(of, key=lambda number: (len(number), number))]
+
+
+def _of_cluster(number: str, every: Sequence[ChoiceRecord]) -> dict[str, Any]:
+    made = [one for one in every if one.skipped is None]
+    known = [one for one in made if one.mean is not None and one.deviation is not None]
     return {
-        "rounds": len(found.rounds),
-        "fairness": found.fairness,
-        "never": never.tolist(),
-        "most": int(times.max()),
-        "clusters": _choices(run),
+        "number": number,
+        "colour": colour(int(number) if number.isdecimal() else 0),
+        "rounds": len(made),
+        "size": float(np.mean([len(one.chosen) for one in made])) if made else None,
+        "mean": (known[0].mean, known[-1].mean) if known else None,
+        "deviation": (known[0].deviation, known[-1].deviation) if known else None,
+        "skipped": list(Counter(one.skipped for one in every if one.skipped is not None).items()),
     }
 
 
-def _choices(run: Run) -> list[dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
-    for line in run.rounds:
-        for number, choice in line.notes.choices.items():
-            row = rows.setdefault(
-                number, {"number": number, "sizes": [], "skipped": Counter(), "means": [], "devs": []}
-            )
-            if choice.skipped is not None:
-                row["skipped"][choice.skipped] += 1
-                continue
-            row["sizes"].append(len(choice.chosen))
-            if choice.mean is not None and choice.deviation is not None:
-                row["means"].append(choice.mean)
-                row["devs"].append(choice.deviation)
-    return [
-        {
-            "number": row["number"],
-            "colour": colour(int(row["number"]) if row["number"].isdecimal() else 0),
-            "rounds": len(row["sizes"]),
-            "size": float(np.mean(row["sizes"])) if row["sizes"] else None,
-            "mean": (row["means"][0], row["means"][-1]) if row["means"] else None,
-            "deviation": (row["devs"][0], row["devs"][-1]) if row["devs"] else None,
-            "skipped": list(row["skipped"].items()),
-        }
-        for _, row in sorted(rows.items(), key=lambda item: (len(item[0]), item[0]))
-    ]
-
-
 def latencies(run: Run) -> list[dict[str, Any]]:
-    """First round in which the leading metric reached each target, and the virtual clock then: on all test data, and on
-    each client's own, without targets reached at once. Empty for a metric that is no share.
+    """First round in which the leading metric reached each target, and the virtual clock then, by side, without targets
+    reached at once. Empty for a metric that is no share.
     """
     if not (run.leading.share and run.leading.higher):
         return []

@@ -243,6 +243,12 @@ def leak_cell(row: Mapping[str, Any], topic: str) -> str:
     return f"{100 * max(leak['mean'], 0.0):.0f}"
 
 
+def leak_rows(content: Content) -> list[tuple[str, list[str]]]:
+    """By attacked method, a cell for each topic that is there."""
+    rows, topics = content["rows"], topics_of(content["rows"])
+    return [(row["method"], [leak_cell(row, topic) for topic in topics]) for row in rows if row["learned"] is not None]
+
+
 def budget(content: Content) -> str:
     work = f"{content['rounds']} rounds, {content['clients']} clients on {content['devices']} devices"
     if content.get("availability"):

@@ -79,9 +79,9 @@ def percent(share: float) -> str:
 
 @dataclass
 class Axis:
-    """low, high: its ends, else the marks' with some room; low may be the larger.  bounds: which the room does not
-    leave.  most: of its ticks.  whole: only whole numbers.  ticks: values and words in place of nice numbers.  grid:
-    lines cross the panel.  side: it is on the far side.
+    """low, high: its ends, else the marks' with some room; low may be the larger.  bounds: of that room.  most: of its
+    ticks.  whole: only whole numbers.  ticks: values and words.  grid: lines cross the panel.  side: it is on the far
+    side.
     """
 
     name: str = ""

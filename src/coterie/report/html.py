@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from coterie import __version__
 from coterie.protocol.errors import UserError
+from coterie.record.comparison import Measure
 from coterie.record.files import atomic_write
 from coterie.record.load import Run, compared, find, load
-from coterie.report import compared_plots, comparison, gains, score_table, tables, verdict, words
+from coterie.report import compared_plots, comparison, tables, verdict, words
 from coterie.report.run_view import run_view
 from coterie.report.templates import TEMPLATES
 
@@ -18,8 +21,8 @@ from coterie.report.templates import TEMPLATES
 def render(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Draw the report of one run, or of several, as one self-contained HTML file; returns its path.
 
-    folders: of runs, or folders of them.  out: by default ``report.html`` in the one folder named, or above all. Raises
-    UserError for a folder without runs or a bad file, and RunError.
+    out: by default ``report.html`` in the one folder named, or above all. Raises UserError for a folder without runs or
+    a bad file, and RunError.
     """
     folders = [Path(folder) for folder in folders]
     runs = [load(folder) for folder in find(folders)]
@@ -33,12 +36,9 @@ def render(folders: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def run_page(run: Run) -> str:
-    return TEMPLATES.get_template("template.html").render(
-        title=f"{run.result.name} on {run.result.data}",
-        run=run_view(run, "run") | {"verdict": verdict.of_run(run)},
-        comparison=None,
-        version=__version__,
-    )
+    view = run_view(run, "run") | {"verdict": verdict.of_run(run)}
+    title = f"{run.result.name} on {run.result.data}"
+    return TEMPLATES.get_template("template.html").render(title=title, run=view, c=None, version=__version__)
 
 
 def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) -> str:
@@ -60,26 +60,23 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
             run_view(run, f"run{number}") | {"label": next(found.label for found in groups if run in found.runs)}
             for number, run in enumerate(runs)
         ],
-        "differing": comparison.differing_work(runs),
         "emulated": sorted({run.result.name for run in runs if run.result.crypto == "emulated"}),
         "first": runs[0].result,
-        "table": tables.comparison_table(groups),
-        "race": _race(told, groups) if told else None,
+        "told": told,
+        "gains": _gains(told, measure) if told else (),
         "audits": [
             (one.label, audit)
             for one in groups
             if (audit := tables.audit_table([run.result.audit for run in one.runs]))
         ],
         "repeated": any(len(found.runs) > 1 for found in groups),
-        "interval_note": score_table.interval_note(max(len(found.runs) for found in groups)),
         "tuned": any(run.points(field)[0] for run in runs for field in fields if field.startswith("fine")),
         "leading": measure,
         "scores": compared_plots.compared_scores(groups),
         "costs": compared_plots.compared_costs(groups) if compared_plots.counted(groups) else None,
     }
-    return TEMPLATES.get_template("template.html").render(
-        title=f"Comparison: {view['heading']}", run=None, comparison=view, version=__version__
-    )
+    title = f"Comparison: {view['heading']}"
+    return TEMPLATES.get_template("template.html").render(title=title, run=None, c=view, version=__version__)
 
 
 def _home(folders: Sequence[Path]) -> Path:
@@ -91,44 +88,8 @@ def _home(folders: Sequence[Path]) -> Path:
     return parents.pop()
 
 
-def _race(told: Mapping[str, Any], groups: Sequence[comparison.RunGroup]) -> dict[str, Any]:
-    topics, heads = comparison.topics_of(told["rows"]), comparison.lead_columns(told)
-    return {
-        "help": gains.help_title(told) if told["benefits"] else None,
-        "gains": _gains(told, groups),
-        "helps": list(gains.help_sentences(told)),
-        "help_heads": gains.HELP_HEADS,
-        "help_words": gains.HELP_WORDS,
-        "help_rows": gains.help_rows(told),
-        "help_note": gains.help_note(told),
-        "budget": " ".join([comparison.budget(told), *comparison.chosen(told)]),
-        "attack": comparison.attack(told),
-        "not_shared": list(comparison.not_shared(told)),
-        "sentences": list(comparison.sentences(told)),
-        "lead": comparison.lead_title(told),
-        "lead_note": comparison.lead_note(told),
-        "lead_heads": [head for _, head, _ in heads],
-        "leads": comparison.lead_rows(told) if len(told["rows"][0]["runs"]) > 1 else [],
-        "forms": score_table.form_table(told),
-        "forms_title": score_table.FORMS_TITLE,
-        "forms_note": score_table.form_note(told),
-        "topics": [comparison.TOPICS[topic].words for topic in topics],
-        "learned": [
-            {"method": row["method"], "cells": [comparison.leak_cell(row, topic) for topic in topics]}
-            for row in told["rows"]
-            if row["learned"] is not None
-        ],
-    }
-
-
-def _gains(told: Mapping[str, Any], groups: Sequence[comparison.RunGroup]) -> list[dict[str, Any]]:
-    measure = comparison.leading(groups)
+def _gains(told: Mapping[str, Any], measure: Measure) -> Iterator[tuple[str, Markup]]:
     by_method = {one["method"]: one for one in sorted(told["benefits"], key=lambda one: one["tuned"])}
-    known = (one for one in by_method.values() if compared_plots.judged(one))
-    return [
-        {
-            "title": f"{one['method']}, both tuned" if one["tuned"] else one["method"],
-            "figure": compared_plots.gains(one, measure),
-        }
-        for one in known
-    ]
+    for method, one in by_method.items():
+        if compared_plots.judged(one):
+            yield f"{method}, both tuned" if one["tuned"] else method, compared_plots.gains(one, measure)

@@ -39,8 +39,8 @@ AGAINST = ("rounds", "bytes", "time")
 
 
 def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[str] = AGAINST) -> Figure:
-    """Both sides of every metric, a row of panels each: means over seeds, and one standard deviation.  known: words for
-    an error. Raises UserError for an unknown word, and for what a run has not counted.
+    """Both sides of every metric, a row of panels each: means over seeds, and one standard deviation. Raises UserError
+    for an unknown word, and for what a run has not counted.
     """
     from coterie.report.drawing import curve, looks, new_figure, percent_axis, tidy, whole_rounds
 
@@ -139,24 +139,14 @@ def draw_leaks(
         axis.set_ylabel(name)
 
 
-_INKS = "--ink:#1c2026;--muted:#59616c;--grid:#dfe3e8;--paper:#fff;"
-
-
 def shown_comparison(content: Content, folder: str) -> str:
     """As a report begins: the verdict, the chart, five columns."""
-    from coterie.report.figure import METHODS
-    from coterie.report.templates import coded
+    from coterie.report.templates import TEMPLATES
 
-    inks = _INKS + "".join(f"--m{number}:{light};" for number, (light, _) in enumerate(METHODS))
     chart, alt = trade(standings(content), msgspec.convert(measures(content)[0], Measure))
-    said = "".join(f"<p>{coded(' '.join(words))}</p>" for words in (verdict(content), help_sentences(content)))
-    head, *rows = standing_table(content)
-    lines = [f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr>"]
-    lines += [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
-    return (
-        f"<div style='{inks}background:#fff;color:#1c2026;max-width:{WIDE}px'>{said}{chart.svg(alt)}"
-        f"<table>{''.join(lines)}</table><p><code>{escape(folder)}</code></p></div>"
-    )
+    view = {"chart": chart.svg(alt), "table": standing_table(content), "wide": WIDE, "folder": folder}
+    said = [" ".join(words) for words in (verdict(content), help_sentences(content))]
+    return TEMPLATES.get_template("notebook.html").render(said=said, **view)
 
 
 class Findings(dict[str, Any]):

@@ -8,7 +8,6 @@ from typing import Any
 from coterie.record.load import Run
 from coterie.record.schema import RoundRecord
 from coterie.report import clusters, ledger, plots, tables, words
-from coterie.report.summary import attackers
 
 
 def run_view(run: Run, key: str) -> dict[str, Any]:
@@ -16,30 +15,19 @@ def run_view(run: Run, key: str) -> dict[str, Any]:
     selected, result = clusters.selected(run), run.result
     return {
         **vars(run),
+        "whole": run,
         "key": key,
         "leading": run.leading,
-        "others": run.others,
-        "attackers": None if result.attack is None else attackers(result.attack, result.attacker_names, result.clients),
         "figures": figures(run, members, history, selected),
-        "ends": tables.ends(run),
-        "named": tables.own_scores(run),
-        "traffic": [tables.per_client_and_round(run, field) for field in tables.MOVED.values()],
         "history": history,
         "clusters": tables.cluster_table(run, members) if members else [],
-        "mingled": clusters.mingled(run),
         "events": clusters.events(run),
         "bytes_by_role": tables.paired(run.total("bytes_up"), run.total("bytes_down")),
-        "bytes_by_message": tables.barred(run.total("message_bytes")),
         "seconds_by_work": tables.barred(run.total("phase_seconds")),
-        "virtual_seconds_by_message": tables.barred(run.total("phase_virtual_seconds")),
-        "selection": clusters.selection_view(run, selected) if selected else None,
-        "cluster_events": clusters.cluster_events(run),
-        "latencies": clusters.latencies(run) if result.deployment is None else [],
+        "selection": selected,
         "mishaps": tables.mishaps(run),
         "audit": tables.audit_table([result.audit]),
         "ledger": ledger.ledger_table(result.ledger),
-        "dp_audit": ledger.noise_table(result.dp_audit),
-        "devices": tables.device_table(result.devices_used),
         "participants": [line.notes.participants for line in run.rounds if line.notes.participants is not None],
     }
 

@@ -14,8 +14,9 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup, escape
 
-from coterie.report import words
+from coterie.report import clusters, comparison, gains, ledger, score_table, tables, words
 from coterie.report.figure import METHODS, swatch
+from coterie.report.summary import attackers
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -128,4 +129,5 @@ def coded(words: str) -> Markup:
 
 _WORDS = (words.capital, words.listed, words.divided, tabled, coded)
 TEMPLATES.filters |= {of.__name__: of for of in _WORDS}
-TEMPLATES.globals |= {"inks": METHODS, "mark": swatch}
+TEMPLATES.globals |= {"inks": METHODS, "mark": swatch, "attackers": attackers, "clusters": clusters, "tables": tables}
+TEMPLATES.globals |= {"comparison": comparison, "gains": gains, "ledger": ledger, "score_table": score_table}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -27,21 +26,19 @@ from coterie.runs.budget import LOCAL
 from coterie.runs.metrics import score
 
 
-@dataclass(frozen=True)
 class MethodStanding:
-    """own, tuned: ``Spread`` of the leading metric on each client's own kind of data.
+    """Of a row of a comparison.  own, tuned: ``Spread`` of the leading metric on each client's own kind of data.
 
-    worst: the topic that servers learn most of, and how much, from 0 for chance to 1; None if unknown.
-    sent: bytes by all parties.  unsure: topics of which attacks cannot tell.
+    worst: the topic that servers learn most of, and how much, from 0 for chance to 1; None if unknown.  sent: bytes.
+    unsure: topics of which attacks cannot tell.
     """
 
-    method: str
-    emulated: bool
-    own: Mapping[str, Any] | None
-    tuned: Mapping[str, Any] | None
-    worst: tuple[str, float] | None
-    sent: float | None
-    unsure: tuple[str, ...] = ()
+    def __init__(self, row: Mapping[str, Any], field: str) -> None:
+        self.method: str = row["method"]
+        self.emulated = row.get("crypto") == "emulated"
+        self.own, self.tuned = score(row, field), score(row, f"fine_tuned_{field}")
+        self.worst, self.unsure = worst(row), unsure_of(row)
+        self.sent = (row.get("bytes_up") or {}).get("mean")
 
     @property
     def name(self) -> str:
@@ -75,18 +72,7 @@ _NOTHING = "", 0.0  # where nothing reaches a server that an attack could read
 
 def standings(content: Content) -> list[MethodStanding]:
     field = f"local_{measures(content)[0]['name']}"
-    return [
-        MethodStanding(
-            row["method"],
-            row.get("crypto") == "emulated",
-            score(row, field),
-            score(row, f"fine_tuned_{field}"),
-            worst(row),
-            (row.get("bytes_up") or {}).get("mean"),
-            unsure_of(row),
-        )
-        for row in content["rows"]
-    ]
+    return [MethodStanding(row, field) for row in content["rows"]]
 
 
 def worst(row: Mapping[str, Any]) -> tuple[str, float] | None:

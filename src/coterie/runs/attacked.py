@@ -52,8 +52,7 @@ def attacked(run: Recorded, *, active: bool = False) -> Attacked:
 def audit_content(run: Recorded, attacks: Attacked) -> Content:
     """What ``coterie audit --json`` prints of one run.
 
-    attacks: findings, the worst first; topic: what one server alone learns by it, else None.  not_applicable: by attack
-    on plain updates, why not.  not_judged: what no attack has read.
+    attacks: findings, the worst first; topic: what one server alone learns by it, else None.
     """
     options, system, views = run.options, run.system, list(run.views.values())
     rows = received(views)

@@ -36,8 +36,7 @@ def keep(folder: str | Path, content: Content) -> None:
 def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: bool = False) -> Content:
     """The audit of one run, or of several ``together``; each is kept in its ``result.json``.
 
-    A single run's content has ``not_kept``, the reason or None; that of several ``left_out``, why by folder. Raises
-    UserError if no run can be audited.
+    ``not_kept``: the reason or None.  ``left_out``: why, by folder. Raises UserError if no run can be audited.
     """
     done: dict[Path, Content] = {}
     left_out: dict[Path, str] = {}

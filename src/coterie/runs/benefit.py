@@ -1,7 +1,5 @@
-"""Whether training together helps a client, by its own test samples.
-
-``predictions.npz`` (private) has every client's final predictions of them. A comparison judges the difference of the
-leading metric by a paired bootstrap over samples (Efron 1979).
+"""Whether training together helps a client, by a paired bootstrap of its own predictions (``predictions.npz``,
+private).
 """
 
 from __future__ import annotations
@@ -16,12 +14,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.data.formats import Arrays, read_npz
-from coterie.data.targets import Doubles, Targets
-from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import TaskKind
-from coterie.protocol.randomness import rng
-from coterie.protocol.system import ClientModel
+from coterie.data.targets import Targets
+from coterie.protocol.arrays import Doubles
 from coterie.record.comparison import Benefit, Gain
 from coterie.record.files import FILE_MODE, atomic_write
 from coterie.runs.experiment import Experiment
@@ -49,7 +45,7 @@ class Predicted:
     scores: Mapping[str, Doubles]
 
 
-def write(folder: Path, experiment: Experiment, models: Mapping[str, ClientModel]) -> None:
+def write(folder: Path, experiment: Experiment, models: Mapping[str, fl.ClientModel]) -> None:
     """``predictions.npz``, of tuned models as last scored. Raises RunError."""
     if experiment.model.outputs is None or not models:
         return
@@ -70,7 +66,7 @@ def write(folder: Path, experiment: Experiment, models: Mapping[str, ClientModel
     atomic_write(folder / PREDICTIONS, content.getvalue(), FILE_MODE)
 
 
-def read(folder: Path, task: TaskKind) -> dict[str, Predicted]:
+def read(folder: Path, task: fl.TaskKind) -> dict[str, Predicted]:
     """Predictions by client; empty without the file. Raises UserError for a damaged one."""
     path = folder / PREDICTIONS
     if not path.is_file():
@@ -80,7 +76,7 @@ def read(folder: Path, task: TaskKind) -> dict[str, Predicted]:
     try:
         clients, sizes = found["clients"], found["sizes"]
         each = [found[key] for key in ("rows", "labels", *(f"{form}outputs" for form in forms))]
-        _check(clients, sizes, *each, task=task)
+        _check(task, clients, sizes, *each)
         ends = np.cumsum(sizes)[:-1]
         of_forms = [Targets(task).scores(array) for array in each[2:]]
         rows, labels, *scores = (np.split(array, ends) for array in (*each[:2], *of_forms))
@@ -89,18 +85,12 @@ def read(folder: Path, task: TaskKind) -> dict[str, Predicted]:
             for i, name in enumerate(clients)
         }
     except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{path} holds no clients' test samples ({error!r}): run again") from None
+        raise fl.UserError(f"{path} holds no clients' test samples ({error!r}): run again") from None
 
 
-def _check(
-    clients: NDArray[Any],
-    sizes: NDArray[Any],
-    rows: NDArray[Any],
-    labels: NDArray[Any],
-    *outputs: NDArray[Any],
-    task: TaskKind,
-) -> None:
+def _check(task: fl.TaskKind, *arrays: NDArray[Any]) -> None:
     """Outputs of a diverged model are not finite."""
+    clients, sizes, rows, labels, *outputs = arrays
     if clients.ndim != 1 or clients.dtype.kind != "U" or len(set(clients.tolist())) < len(clients):
         raise ValueError("clients are no different names")
     for name, array in (("sizes", sizes), ("rows", rows)):
@@ -193,16 +183,15 @@ def drawn_differences(
 ) -> Doubles:
     """(draws,) differences of the metric, together less alone; NaN where undefined.
 
-    A draw takes as many of the client's test samples as all runs have, with replacement, the same ones in every run,
-    and draws among runs that test the same samples, too. Runs that test different ones are all in each draw, so their
-    interval is without the randomness of training.
+    A draw takes test samples with replacement, the same ones in every run, and draws among runs that test the same
+    samples, too.
     """
     rows, places = np.unique(np.concatenate([one.rows for one, _ in pairs]), return_inverse=True)
     parts = np.split(places, np.cumsum([len(one.rows) for one, _ in pairs])[:-1])
     alike: dict[bytes, list[int]] = {}
     for i, part in enumerate(parts):
         alike.setdefault(np.sort(part).tobytes(), []).append(i)
-    draw, found = rng(0, client, "bootstrap"), []
+    draw, found = fl.rng(0, client, "bootstrap"), []
     for start in range(0, draws, block := max(1, _BLOCK // len(rows))):
         some = min(block, draws - start)
         counts = draw.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=some)

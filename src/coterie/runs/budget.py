@@ -125,8 +125,8 @@ def plan(
     """A run for every method, under one budget. Raises UserError if no method has a given setting.
 
     methods: ``name`` or ``name@mode``.  options: ``mode`` is for methods that have it and name none.  settings: texts;
-    ``key`` goes to every method that has it, ``method.key`` to one.  budget_from: by default the first.  each_own: all
-    but public data.  local: add the baseline ``local``.
+    ``method.key`` goes to one.  budget_from: by default the first.  each_own: all but public data.  local: add the
+    baseline ``local``.
     """
     labels = _labels(methods, str(options.get("mode", "paper")))
     if local and LOCAL not in labels:

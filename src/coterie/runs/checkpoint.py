@@ -1,10 +1,8 @@
 """Checkpoints, from which a run continues after any end, with the numbers of an undisturbed run.
 
-``checkpoint/parties.N.bin`` is a log: each checkpoint adds the changed parties, and a new log begins once half of this
-one counts no more. ``checkpoint/checkpoint.bin`` is replaced as a whole: the head's length (u64, little-endian), the
-head (``Checkpoint``), and the frames under way. Files of different checkpoints cannot be mixed.
-
-All of it is private. A digest detects damage and is no signature.
+``checkpoint/parties.N.bin`` is a log of changed parties. ``checkpoint/checkpoint.bin`` is replaced as a whole: the
+head's length (u64, little-endian), the head (``Checkpoint``), and the frames under way. All of it is private. A digest
+detects damage and is no signature.
 """
 
 from __future__ import annotations
@@ -59,9 +57,9 @@ class KeptParty(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct):
     """The head of the file.
 
-    fingerprint: of data, partition, initial weights, own model and loss.  own_code: digests by own module.  set_up: its
-    costs, as of a line.  roster: signed by its operator; None if it follows from the seed.  log: its number.
-    log_bytes: its length then.  parties: by name; without a roster only those ever asked.
+    own_code: digests by own module.  set_up: its costs, as of a line.  roster: signed by its operator; None if it
+    follows from the seed.  log: its number.  log_bytes: its length then.  parties: by name; without a roster only those
+    ever asked.
     """
 
     version: str
@@ -242,8 +240,8 @@ class Saver:
 def read(out: Path, config: Resolved) -> Checkpoint | None:
     """The checkpoint in a run folder, without its parties, or None.  config: of the run to continue.
 
-    Raises UserError for a checkpoint that is damaged, of another version or run (naming what differs), an unsigned
-    roster, and folders that are symbolic links or another user's.
+    Raises UserError for a checkpoint that is damaged, of another version or run, an unsigned roster, and folders that
+    are not this user's own.
     """
     path = out / CHECKPOINT
     files.check_own(path.parent)

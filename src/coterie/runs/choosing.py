@@ -1,7 +1,7 @@
 """Settings chosen for each method of a comparison, by samples held out of clients' training, never by test data.
 
-Every candidate is a run with the first seed, without fine-tuning. The lowest loss on a fifth of each client's training
-samples wins: the mean over clients, after the last round (or the best, with ``early_stop``).
+A candidate is a run with the first seed, without fine-tuning. The lowest mean loss on a fifth of each client's training
+samples wins.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import inf, isfinite
 from pathlib import Path
@@ -33,17 +33,37 @@ RunOne = Callable[[str, Resolved], FinishedRun]
 """A run in ``config.out``, by its name."""
 
 
-@dataclass(frozen=True)
 class HeldOutChoice:
-    """tune: by setting (``key`` or ``method.key``), the values to try.  plans: each combination, and the comparison
-    with it.  candidates: by label, combinations in which its settings differ.  again: plans the comparison with more
-    settings.
+    """What ``tune`` chooses, of nothing the one comparison. Raises UserError for values that are missing, repeated, or
+    invalid.
+
+    tune: by setting (``key`` or ``method.key``), the values to try.  how: of ``budget.plan``.  plans: each combination,
+    and the comparison with it.  candidates: by label, combinations in which its settings differ.
     """
 
-    tune: Mapping[str, Sequence[str]]
-    plans: Sequence[tuple[Texts, ComparisonPlan]]
-    candidates: Mapping[str, Sequence[int]]
-    again: Callable[[Texts], ComparisonPlan]
+    def __init__(
+        self,
+        tune: Mapping[str, Sequence[str]],
+        methods: Sequence[str],
+        options: Mapping[str, Any],
+        settings: Texts,
+        **how: Any,
+    ) -> None:
+        for key, values in tune.items():
+            if key in settings:
+                raise UserError(f"{key} is both set and tuned: leave one of the two out")
+            if len({*values}) < max(2, len(values)):
+                raise UserError(f"--tune {key} takes two different values or more, such as {key}=0.03,0.1")
+        self.tune = tune
+        self._plan: Callable[[Texts], ComparisonPlan] = lambda more: plan(methods, options, {**settings, **more}, **how)
+        combinations = [dict(zip(tune, texts, strict=True)) for texts in product(*tune.values())]
+        self.plans: list[tuple[Texts, ComparisonPlan]] = [(texts, self._plan(texts)) for texts in combinations]
+        self.candidates: dict[str, list[int]] = {}
+        for label in self.first.methods:
+            distinct: dict[str, int] = {}
+            for place, (_, planned) in enumerate(self.plans):
+                distinct.setdefault(repr(sorted(planned.methods[label].settings.items())), place)
+            self.candidates[label] = [*distinct.values()]
 
     @property
     def first(self) -> ComparisonPlan:
@@ -106,42 +126,12 @@ class HeldOutChoice:
             for field, text in own.items():
                 shared = label == source and field in self.tune
                 settings[field if shared else f"{config.system}@{config.mode}.{field}"] = text
-        found = self.again(settings)
+        found = self._plan(settings)
         told = [
             structs.replace(one, why=WHY) if one.setting in taken[one.method] and one.shared is not None else one
             for one in found.differences
         ]
         return replace(found, differences=told)
-
-
-def choice(
-    tune: Mapping[str, Sequence[str]],
-    methods: Sequence[str],
-    options: Mapping[str, Any],
-    settings: Texts,
-    **how: Any,
-) -> HeldOutChoice:
-    """What ``tune`` chooses, of nothing the one comparison. Raises UserError for values that are missing, repeated, or
-    invalid. how: of ``budget.plan``.
-    """
-    for key, values in tune.items():
-        if key in settings:
-            raise UserError(f"{key} is both set and tuned: leave one of the two out")
-        if len({*values}) < max(2, len(values)):
-            raise UserError(f"--tune {key} takes two different values or more, such as {key}=0.03,0.1")
-
-    def again(more: Texts) -> ComparisonPlan:
-        return plan(methods, options, {**settings, **more}, **how)
-
-    combinations = [dict(zip(tune, texts, strict=True)) for texts in product(*tune.values())]
-    plans = [(texts, again(texts)) for texts in combinations]
-    candidates: dict[str, list[int]] = {}
-    for label in plans[0][1].methods:
-        distinct: dict[str, int] = {}
-        for place, (_, planned) in enumerate(plans):
-            distinct.setdefault(repr(sorted(planned.methods[label].settings.items())), place)
-        candidates[label] = [*distinct.values()]
-    return HeldOutChoice(tune, plans, candidates, again)
 
 
 def _words(own: Texts) -> str:

@@ -42,9 +42,8 @@ def compare(
 ) -> FinishedComparison:
     """Run every method with every seed, in subfolders of ``out``, and write ``compare.json``.
 
-    on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued. learned:
-    attacks the views of a method's run folders.  choose: chooses settings first. All is built once at first, so that
-    mistakes show. Raises the errors of ``run``.
+    on_round: called with label, seed and line.  resume: also finished runs are kept.  learned: attacks the views of a
+    method's run folders.  choose: chooses settings first. Raises the errors of ``run``.
     """
     places = {label: re.sub(r"[^\w.@-]+", "_", label) for label in planned.methods}
     if len({*places.values()}) < len(places):

@@ -12,7 +12,7 @@ from coterie.record.summary import Line
 from coterie.runs.config import Resolved, RunConfig, resolve
 from coterie.runs.digests import models_digest
 from coterie.runs.failures import shown, why_still
-from coterie.runs.founding import Founded, found
+from coterie.runs.founding import Founded, FoundedRun
 from coterie.runs.in_process import effects_of, transport_of
 from coterie.runs.observer import RunObserver
 
@@ -20,13 +20,12 @@ from coterie.runs.observer import RunObserver
 class Experiment:
     """Raises UserError for any mistake in its config.  founded: of a resumed run.
 
-    As of ``FoundedRun``, and names: of the clients.  tasks: of their groups, or the one of all.  split: as the data lie
-    now.  label_counts: (evaluated clients, classes) training samples, with their tasks' labels; dealt_counts before a
-    drift.  devices: the clients' profiles.  sample_numbers: of one sample.  features: of a table.
+    As of ``FoundedRun``, and tasks: of clients' groups, or the one of all.  split: as the data lie now.  label_counts:
+    (evaluated clients, classes) training samples; dealt_counts before a drift.  sample_numbers: of one sample.
     """
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:
-        self._run = run = found(config, founded)
+        self._run = run = FoundedRun(config, founded)
         self.config, self.system, self.settings = run.config, run.system, run.settings
         self.dealt, self.shown, self.seen, self.attackers = run.dealt, run.shown, run.seen, run.attackers
         self.inputs_digest, self.own_code, self.fingerprint = run.inputs_digest, run.own_code, run.fingerprint

@@ -39,8 +39,8 @@ def calibration(clients: Iterable[Predicted], positive: str) -> dict[str, Any] |
 def coefficients(model: TrainedModel) -> list[dict[str, Any]]:
     """Of a linear classifier, for each class after the first and each input.
 
-    coefficient: added to the log odds against the first class by one unit of the column.  odds_ratio: its exponential.
-    Raises UserError for another model, and for a mixture.
+    coefficient: added to the log odds against the first class by one unit of the column. Raises UserError for another
+    model, and for a mixture.
     """
     facts, tensors = model.facts, list(model.tensors[0].values())
     forms = sorted(tuple(value.shape) for value in tensors)

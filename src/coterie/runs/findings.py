@@ -76,8 +76,7 @@ def _each_once(not_judged: Iterable[Mapping[str, str]]) -> list[Mapping[str, str
 def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
     """One row an attack: means over the runs that have it, the worst first.
 
-    interval: half of Student's 95 % interval of the mean leak, None for one run.  error: the mean's standard error by
-    chance. Noise is the larger of ``interval`` and twice the error.
+    interval: half of Student's 95 % interval of the mean leak, None for one run.  error: its standard error by chance.
     """
     by_name: dict[str, list[Row]] = {}
     for rows in runs:
@@ -146,8 +145,8 @@ def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
     """What one server alone learns of each topic, by the best attack in the ``merged`` rows.
 
     mean: 0 for "nothing found", 1 for everything; of ``OF_ROUNDS`` a round without a result counts 0.  interval: the
-    ``noise``, ``widened`` by the number of attacks, within which the best may be luck, and counts 0. None: one attack
-    cannot tell, and none found much. Empty if there is nothing to attack.
+    ``noise``, ``widened``, within which the best may be luck, and counts 0. None: one attack cannot tell, and none
+    found much.
     """
     rows = [row for row in merged(runs) if row["topic"] is not None]
     wider = widened(len(rows))

@@ -1,9 +1,8 @@
 """What a client can make of its model, on three mixes of test labels.
 
-Forms: the model as it is; ``fine_tuned_``, by the client; ``prior_``, with the guarded prior of its own labels and the
-mixture's label counts, which messages tell with ``label_counts``, else the simulation; ``mixed_``, the last two mixed
-by the likelihood of its held-out samples. Mixes: ``local``, own test samples; ``own_classes`` and ``all_classes``, as
-many test samples of its task, with labels uniform over its classes, or over all.
+Forms: the model as it is; ``fine_tuned_``; ``prior_``, with the guarded prior of its own labels and the mixture's label
+counts; ``mixed_``, the last two mixed by the likelihood of held-out samples. Mixes: ``local``, own test samples;
+``own_classes`` and ``all_classes``, as many with uniform labels.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.protocol.effects import Vector
-from coterie.protocol.randomness import rng
-from coterie.protocol.system import ClientModel, Mixture
+import coterie.method as fl
 from coterie.record.comparison import MIXES
 from coterie.runs.evaluation import Doubles, Evaluator, Scores, Trained, alike, hits
 from coterie.runs.metrics import METRICS
@@ -35,7 +32,7 @@ def of_mix(own: ClientData, mix: str, seed: int, name: str) -> TensorSamples:
     """As many test samples of this mix as its own, with replacement within a label."""
     if mix == "local":
         return own.test_set.at(own.test)
-    y, draw = own.test_set.y.numpy(), rng(seed, name, f"test labels, {MIXES[mix]}")
+    y, draw = own.test_set.y.numpy(), fl.rng(seed, name, f"test labels, {MIXES[mix]}")
     held = np.unique(own.y.numpy()) if mix == "own_classes" else np.unique(y)
     labels = draw.choice(np.intersect1d(held, y), len(own.test))
     return own.test_set.at(np.array([draw.choice(np.flatnonzero(y == label)) for label in labels], np.int64))
@@ -43,21 +40,20 @@ def of_mix(own: ClientData, mix: str, seed: int, name: str) -> TensorSamples:
 
 def scored_forms(
     observer: Evaluator,
-    models: Mapping[str, ClientModel],
+    models: Mapping[str, fl.ClientModel],
     seed: int,
-    kept: Mapping[str, Vector] | None = None,
-    tuned: Mapping[str, Vector] | None = None,
+    kept: Mapping[str, fl.Vector] | None = None,
+    tuned: Mapping[str, fl.Vector] | None = None,
     told: Told | None = None,
     briefly: bool = False,
 ) -> dict[str, Scores]:
     """By form, scores beside those of ``Evaluator.scores``; none beyond classes.
 
-    ``local_balanced_accuracy``, ``own_classes_accuracy`` and ``all_classes_accuracy`` of every form. ``prior_`` and
-    ``mixed_`` also have the run's metrics, and ``prior_local_dropped`` and the like: whether the guard has left the
-    prior out, NaN for a batch too small to be checked. Clients without a prior have NaN.
+    ``prior_`` and ``mixed_`` also have the run's metrics, and ``prior_local_dropped`` and the like: whether the guard
+    has left the prior out, NaN for a batch too small to be checked. Clients without a prior have NaN.
 
-    kept: models after fine-tuning.  tuned: those with the lowest held-out loss, for ``mixed_``.  seed: of drawn samples
-    and the guard's permutations.  told: as for ``priors_of``.  briefly: only the run's metrics on own test samples.
+    kept: models after fine-tuning.  tuned: those with the lowest held-out loss.  seed: of drawn samples and the guard's
+    permutations.  told: as for ``priors_of``.  briefly: only the run's metrics on own test samples.
     """
     if not offered(observer):
         return {}
@@ -73,17 +69,17 @@ def scored_forms(
 
 def priors_of(
     observer: Evaluator,
-    models: Mapping[str, ClientModel],
+    models: Mapping[str, fl.ClientModel],
     told: Told | None = None,
     trained: Mapping[str, Trained] | None = None,
 ) -> dict[str, Prior]:
     """Priors by client; none for mixtures of models, nor beyond classes.
 
     told: label counts of a model's training data. Without them, or if own samples speak against them (``bears_out``), a
-    client has no prior. None: those of the clients that hold the same model, so a client's own model stays as it is.
-    trained: of these models (``Evaluator.trained``), if they are computed already.
+    client has no prior. None: those of the clients that hold the same model.  trained: of these models
+    (``Evaluator.trained``), if they are computed already.
     """
-    if not offered(observer) or any(isinstance(model, Mixture) for model in models.values()):
+    if not offered(observer) or any(isinstance(model, fl.Mixture) for model in models.values()):
         return {}
     labels, found = observer.model.outputs or 0, {}
     own = {name: np.bincount(observer.data[name].y.numpy(), minlength=labels) for name in models}
@@ -98,7 +94,7 @@ def priors_of(
     return found
 
 
-def _supplied(models: Mapping[str, ClientModel], own: Mapping[str, Counts]) -> dict[str, Counts]:
+def _supplied(models: Mapping[str, fl.ClientModel], own: Mapping[str, Counts]) -> dict[str, Counts]:
     names, every = list(models), list(models.values())
     return {
         names[i]: np.sum([own[names[j]] for j in same], axis=0, dtype=np.int64) for same in alike(every) for i in same
@@ -115,9 +111,9 @@ class _Alone:
     observer: Evaluator
     name: str
     seed: int
-    model: ClientModel
-    kept: Vector | None
-    tuned: Vector | None
+    model: fl.ClientModel
+    kept: fl.Vector | None
+    tuned: fl.Vector | None
     prior: Prior | None
 
     def scores(self, briefly: bool) -> Iterator[tuple[str, float]]:
@@ -146,7 +142,7 @@ class _Alone:
             found["fine_tuned_"] = self.observer.outputs(self.kept, batch)
         if self.prior is None:
             return found
-        fits = self.prior.fits(plain.argmax(axis=1), rng(self.seed, self.name, "guard of the prior"))
+        fits = self.prior.fits(plain.argmax(axis=1), fl.rng(self.seed, self.name, "guard of the prior"))
         found["prior_"] = plain + self.prior.shift if fits else plain
         if self.tuned is not None:
             found["mixed_"] = self._mixed(batch) if fits else plain

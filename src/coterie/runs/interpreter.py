@@ -108,9 +108,8 @@ def _encrypted(wanted: Sequence[tuple[str, Encrypt]]) -> Sequence[Any]:
 class LocalEffects:
     """``coterie.transport.queues.Effects`` for a simulation.
 
-    data: of every party that trains, and of a hub with public samples.  chunk: messages whose vectors stay within
-    memory_bytes.  emulated: keys must be; None for all.  traces: of presence; None for always.  workers: None for this
-    process.
+    data: of every party that trains.  chunk: messages whose vectors stay within memory_bytes.  emulated: keys must be;
+    None for all.  traces: of presence; None for always.  workers: None for this process.
     """
 
     def __init__(

@@ -1,6 +1,4 @@
-"""Every round's numbers for other tools, named as in ``metrics.jsonl`` (``bytes_up.client``). A resumed run continues
-the same log.
-"""
+"""Every round's numbers for other tools, named as in ``metrics.jsonl`` (``bytes_up.client``)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.targets import Doubles, Targets
+from coterie.data.targets import Targets
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import import_object
 from coterie.protocol.model_spec import TaskKind
@@ -24,9 +25,9 @@ Measure = Callable[[NDArray[Any], Doubles], float]
 class Metric:
     """One number for a model on samples.  share: in 0 to 1, shown in percent.  higher: more is better.
 
-    measure: computes it, NaN where undefined (no sample of some class).  chance: its best mean for a constant answer,
-    by test sets' shares of classes, (sets, classes); None where they do not decide.  drawn: for many draws
-    (``on_draws``).  ranks: it ranks each class's samples against the rest.
+    measure: computes it, NaN where undefined.  chance: its best mean for a constant answer, by test sets' shares of
+    classes, (sets, classes).  drawn: for many draws (``on_draws``).  ranks: it ranks each class's samples against the
+    rest.
     """
 
     name: str
@@ -248,8 +249,7 @@ DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc"
 
 def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
     """The metrics of these names or ``module:FUNCTION`` (:data:`Measure`), or the task's own, the leading one first.
-    Classes always have accuracy. Raises UserError for an unknown or repeated name, and for a function named like a
-    score of the run.
+    Classes always have accuracy. Raises UserError for an unknown or repeated name, and one of another score.
     """
     known = METRICS[task]
     found = []

@@ -3,11 +3,10 @@
     models/0.safetensors, models/1.safetensors, ...     each distinct model once, self-contained
     models/index.json                                   which client predicts with which, and the digest of each file
 
-Models are as before fine-tuning, in a private folder, since one may reveal its client's data.
-
-Tensors have state-dict names, in a mixture ``coterie.m.NAME`` beside ``coterie.shares`` (m,) float64. All files have
-``coterie.zero`` and ``coterie.unit``, a regression's also ``coterie.target_zero`` and ``coterie.target_unit``
-(numbers,) float64. The metadata's text ``coterie`` is ``ModelFacts`` as JSON. Equal content gives equal bytes.
+Models are as before fine-tuning, in a private folder. Tensors have state-dict names, in a mixture ``coterie.m.NAME``
+beside ``coterie.shares`` (m,) float64. All files have ``coterie.zero`` and ``coterie.unit``, a regression's also
+``coterie.target_zero`` and ``coterie.target_unit`` (numbers,) float64. The metadata's text ``coterie`` is
+``ModelFacts`` as JSON.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from torch import Tensor
 import coterie
 import coterie.method as fl
 from coterie.data.dataset import Dataset
-from coterie.data.targets import Doubles
 from coterie.data.tasks import of_clients
+from coterie.protocol.arrays import Doubles
 from coterie.record.files import FILE_MODE, atomic_write, make_folder, opened, writing
 from coterie.record.folder import CONFIG, RESULT, deployed, write_json
 from coterie.runs.digests import array_digests

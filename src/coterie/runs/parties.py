@@ -12,41 +12,37 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.crypto.roster import DerivedRoster, check_roster, derived, simulated
 from coterie.protocol import state
-from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.names import LazyMapping, Names
-from coterie.protocol.party import Party
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.setup_info import Common, Identity, Own, Roster
-from coterie.protocol.spool import Spool
-from coterie.protocol.system import Federation, System
+from coterie.protocol.setup_info import Common, Own
 
 AWAKE_BYTES = 1 << 30
 """Of parties that stay awake, by default."""
 
 
-class Parties(Mapping[str, Party]):
+class Parties(Mapping[str, fl.Party]):
     """All parties by name, made when first asked for, and the same objects until the next ``rest``.
 
-    make: makes one in its first state.  awake_bytes: that parties may hold after ``rest``.  pinned: always the same,
-    and may change at any time.  changed: asked for or replaced since it was cleared.
+    make: makes one in its first state.  awake_bytes: that parties may hold after ``rest``.  pinned: always the same.
+    changed: asked for or replaced since it was cleared.
     """
 
-    def __init__(self, names: Sequence[str], make: Callable[[str], Party], *, awake_bytes: int = AWAKE_BYTES) -> None:
+    def __init__(
+        self, names: Sequence[str], make: Callable[[str], fl.Party], *, awake_bytes: int = AWAKE_BYTES
+    ) -> None:
         self.everybody = names
-        self.names = names if isinstance(names, Names) else dict.fromkeys(names)
+        self.names = names if isinstance(names, fl.Names) else dict.fromkeys(names)
         self._make, self._awake_bytes = make, awake_bytes
         self._marked: dict[str, tuple[Any, Any]] | None = None  # state and secret of those asked since ``mark``
-        self._awake: dict[str, Party] = {}  # the least recently asked one first
+        self._awake: dict[str, fl.Party] = {}  # the least recently asked one first
         self._asleep: dict[str, int] = {}  # tickets of the spool
         self.pinned: set[str] = set()
         self.changed: dict[str, None] = {}
-        self._spool = Spool(0)
+        self._spool = fl.Spool(0)
         self._arrays: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
-    def __getitem__(self, name: str) -> Party:
+    def __getitem__(self, name: str) -> fl.Party:
         party = self.look(name)
         if self._marked is not None:
             self._marked.setdefault(name, (party.state, party.secret))
@@ -62,7 +58,7 @@ class Parties(Mapping[str, Party]):
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
-    def look(self, name: str) -> Party:
+    def look(self, name: str) -> fl.Party:
         """For an observer: a sleeping party is not kept awake."""
         if name in self._awake:
             return self._awake[name]
@@ -80,7 +76,7 @@ class Parties(Mapping[str, Party]):
     def asked(self) -> tuple[str, ...]:
         return tuple(self._marked or ())
 
-    def look_back(self, name: str) -> Party:
+    def look_back(self, name: str) -> fl.Party:
         """As it was at the mark, for an observer."""
         if self._marked is None or name not in self._marked:
             return self.look(name)
@@ -91,7 +87,7 @@ class Parties(Mapping[str, Party]):
     def forget_mark(self) -> None:
         self._marked = None
 
-    def pin(self, name: str) -> Party:
+    def pin(self, name: str) -> fl.Party:
         """Keep a party awake for ever, because bytes would not hold its object's changes."""
         self.pinned.add(name)
         return self[name]
@@ -146,7 +142,7 @@ class Parties(Mapping[str, Party]):
         self._asleep[name] = ticket
         self.changed[name] = None
 
-    def replace(self, party: Party) -> None:
+    def replace(self, party: fl.Party) -> None:
         self._forget(party.name)
         self._awake[party.name] = party
         self.changed[party.name] = None
@@ -160,12 +156,12 @@ class Parties(Mapping[str, Party]):
             self._spool.drop(self._asleep.pop(name))
 
 
-def dumped(party: Party) -> bytes:
+def dumped(party: fl.Party) -> bytes:
     """SECRET: a party's state and secret. Raises TypeError for one that cannot be encoded."""
     return state.dump({"state": party.state, "secret": party.secret})
 
 
-def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] | None = None) -> None:
+def restore(party: fl.Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] | None = None) -> None:
     """Put a new party into the state of ``dumped`` bytes. Raises UserError.  arrays: other parties', by digest, to be
     shared.
     """
@@ -173,7 +169,7 @@ def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] |
     party.state, party.secret = found["state"], found["secret"]
 
 
-def _held(party: Party) -> dict[int, int]:
+def _held(party: fl.Party) -> dict[int, int]:
     found = {}
 
     def noted(value: Any) -> None:
@@ -185,30 +181,30 @@ def _held(party: Party) -> dict[int, int]:
 
 
 def simulate(
-    system: System,
+    system: fl.System,
     config: Any,
     clients: Sequence[str],
-    spec: ModelSpec,
+    spec: fl.ModelSpec,
     starts: NDArray[np.float32],
     mode: str,
-    randomness: Randomness,
+    randomness: fl.Randomness,
     samples: Mapping[str, int] | Callable[[str], int],
     epochs: Mapping[str, int],
-    founded: tuple[Roster, Mapping[str, Identity]] | None = None,
+    founded: tuple[fl.Roster, Mapping[str, fl.Identity]] | None = None,
     *,
     awake_bytes: int = AWAKE_BYTES,
-) -> tuple[Federation, LazyMapping[Own]]:
+) -> tuple[fl.Federation, fl.LazyMapping[Own]]:
     """The federation, and what each party alone knows. Raises UserError for impossible settings.
 
-    starts: (k, d) float32.  samples, epochs: by client; samples also of a hub with public ones, or a function of a
-    party's name.  founded: roster and identities of a resumed federation.
+    starts: (k, d) float32.  samples, epochs: by client; samples also of a hub with public ones.  founded: roster and
+    identities of a resumed federation.
     """
     roles = system.roles(config, clients, mode)
     roster, identities = _founded(roles, randomness) if founded is None else founded
     if not isinstance(roster, DerivedRoster):
         check_roster(roster, roster.operator)
     if founded is not None and [(one.name, one.role) for one in roster.entries] != list(roles.items()):
-        raise UserError("the roster is of another federation: go on with the settings that it was made with")
+        raise fl.UserError("the roster is of another federation: go on with the settings that it was made with")
     hub = roster.hub
     size = samples if callable(samples) else lambda name: samples.get(name, 0)
     common = Common(roster, clients, spec, starts, mode, randomness.emulated, size(hub))
@@ -216,16 +212,16 @@ def simulate(
     def own(name: str) -> Own:
         return Own(name, randomness, identities[name], size(name), epochs.get(name, 1))
 
-    everybody = roles.names if isinstance(roles, LazyMapping) else tuple(roles)
-    owns = LazyMapping(everybody, own)
+    everybody = roles.names if isinstance(roles, fl.LazyMapping) else tuple(roles)
+    owns = fl.LazyMapping(everybody, own)
     system.check(config, common)
     parties = Parties(everybody, lambda name: system.make(owns[name], common, config), awake_bytes=awake_bytes)
     parties.pin(hub)
-    return Federation(parties, hub, common, parties.look, parties.pin), owns
+    return fl.Federation(parties, hub, common, parties.look, parties.pin), owns
 
 
-def _founded(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, Mapping[str, Identity]]:
-    if isinstance(roles, LazyMapping) and isinstance(roles.names, Names) and randomness.emulated:
+def _founded(roles: Mapping[str, str], randomness: fl.Randomness) -> tuple[fl.Roster, Mapping[str, fl.Identity]]:
+    if isinstance(roles, fl.LazyMapping) and isinstance(roles.names, fl.Names) and randomness.emulated:
         found = derived(roles, roles.names, randomness)
         return found, found.identities
     return simulated(roles, randomness)

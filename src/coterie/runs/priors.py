@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from coterie.data.targets import Doubles
+from coterie.protocol.arrays import Doubles
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel
 from coterie.protocols.local_training import MOST_SAMPLES

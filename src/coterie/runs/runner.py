@@ -21,9 +21,9 @@ from coterie.runs.running import OnRound, RunInProgress
 def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = False) -> FinishedRun:
     """Run to the end and write the run folder, locked meanwhile.  on_round: called with each new round's line.
 
-    resume: continue the run in ``config.out``, which must be of the same work, with the numbers of an undisturbed one,
-    or start anew without a checkpoint. Raises UserError before anything is written, RunError if the run cannot go on or
-    all rounds were skipped, and Interrupted on Ctrl-C.
+    resume: continue the run in ``config.out``, which must be of the same work, or start anew without a checkpoint.
+    Raises UserError before anything is written, RunError if the run cannot go on or all rounds were skipped, and
+    Interrupted on Ctrl-C.
     """
     config = resolve(config)
     check_installed(config.log)

@@ -38,9 +38,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Best:
-    """Early stopping: the round with the least loss on samples held out of clients' training, and its models. A resumed
-    run finds them in ``models/``.
-    """
+    """Early stopping: the round with the least loss on samples held out of clients' training, and its models."""
 
     def __init__(self, out: Path, experiment: Experiment) -> None:
         self.out, self.experiment = out, experiment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import coterie.method as fl
@@ -15,26 +14,20 @@ from coterie.protocols.local_training import local_epochs, sample_clients
 from coterie.runs.config import Resolved
 
 
-@dataclass(frozen=True, eq=False)
 class Surroundings:
-    """devices: by client.  traces: of presence; None for always.  pace_s: between rounds.
-
-    delays: of answers.  links: with all of these.
+    """devices: by client.  traces: of presence; None for always.  pace_s: between rounds.  delays: of answers.  links:
+    with all of these.  known_as: the clients' names in the data. Raises UserError.
     """
 
-    devices: Mapping[str, Profile]
-    traces: Traces | None
-    pace_s: float
-    delays: Delays
-    links: FleetLinks
-
-
-def surroundings_of(config: Resolved, names: Sequence[str], known_as: Sequence[str] | None = None) -> Surroundings:
-    """known_as: the clients' names in the data. Raises UserError."""
-    devices = fl.listed(names, fleet(config.devices, len(names), config.seed))
-    known, pace_s = traces_of(config, names, known_as)
-    delays = delays_of(config, names, config.own)
-    return Surroundings(devices, known, pace_s, delays, FleetLinks(devices, config.seed, delays, known))
+    def __init__(self, config: Resolved, names: Sequence[str], known_as: Sequence[str] | None = None) -> None:
+        self.devices: Mapping[str, Profile] = fl.listed(names, fleet(config.devices, len(names), config.seed))
+        self.traces: Traces | None = None
+        self.pace_s = 0.0
+        if config.availability is not None:
+            availability = parse(config.availability)
+            self.traces, self.pace_s = traces(availability, names, config.seed, known_as), availability.pace_s
+        self.delays = delays_of(config, names, config.own)
+        self.links = FleetLinks(self.devices, config.seed, self.delays, self.traces)
 
 
 def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays:
@@ -46,14 +39,6 @@ def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays
         return sample_clients(here, share, config.seed, r)
 
     return Delays(asked, config.delta, config.delay, config.seed)
-
-
-def traces_of(config: Resolved, names: Sequence[str], known_as: Sequence[str] | None) -> tuple[Traces | None, float]:
-    """None for always; and the pace of rounds in seconds."""
-    if config.availability is None:
-        return None, 0.0
-    availability = parse(config.availability)
-    return traces(availability, names, config.seed, known_as), availability.pace_s
 
 
 def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> Mapping[str, int]:

@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from coterie.data.columns import Column, check_columns, inputs_of
-from coterie.data.dataset import Floats
 from coterie.data.graphs import row_normalised
-from coterie.data.targets import Doubles, Targets
+from coterie.data.targets import Targets
+from coterie.protocol.arrays import Doubles, Floats
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import check_elsewhere
 from coterie.protocol.model_spec import TaskKind
@@ -41,11 +41,10 @@ Length = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """model: the architecture.  task: see ``data/targets.py``.  class_names: of each class (label or number, for other
-    tasks), or None.  data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.  client, name: the party and its
-    own name, in a file of one client.  data: ``Task.words``.  features: a table's columns, in the order of the inputs,
-    or ().  columns: of a table with gaps or categories, of which inputs are made.  metrics: of the run, the leading one
-    first.
+    """model: the architecture.  class_names: of each class (label or number, for other tasks), or None.  data_kind:
+    ``Dataset.kind``, or ``INPUTS``.  client, name: the party and its own name, in a file of one client.  data:
+    ``Task.words``.  features: a table's columns, in the order of the inputs, or ().  columns: of a table with gaps or
+    categories.  metrics: of the run, the leading one first.
     """
 
     format: Literal[1]
@@ -96,11 +95,10 @@ class Mixed(nn.Module):
 class TrainedModel:
     """One set of tensors, or a mixture of several.
 
-    shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names to tensors.  zero, unit: float32,
-    what inputs subtract and divide by; they broadcast over a sample.  where: file or folder and client, for errors.
-    home: the run folder, or None; ``module:FACTORY`` is never imported out of it: no file decides which code runs.
-    target_zero, target_unit: (numbers,) float64, the same for a regression; else None.  limits: the least and the
-    largest input that is not refused as unscaled.
+    shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names.  zero, unit: float32, what inputs
+    subtract and divide by.  where: file or folder and client, for errors.  home: the run folder, or None;
+    ``module:FACTORY`` is never imported out of it.  target_zero, target_unit: (numbers,) float64, the same for a
+    regression; else None.  limits: the least and the largest input that is not refused as unscaled.
     """
 
     facts: ModelFacts
@@ -121,8 +119,7 @@ class TrainedModel:
     def module(self, model: OwnModel | None = None) -> nn.Module:
         """A new module in evaluation mode, for scaled samples (``scaled``); a ``Mixed`` for a mixture.
 
-        model: the architecture, needed if it was a Python object, and for an exported file with one's own. Raises
-        UserError for one that these tensors do not fit.
+        model: the architecture, needed for one's own. Raises UserError for one that these tensors do not fit.
         """
         if len(self.tensors) > 1 and self.facts.task != "classes":
             raise UserError(
@@ -142,8 +139,8 @@ class TrainedModel:
     def scaled(self, x: ArrayLike, where: str = "x") -> Floats:
         """New samples as the module takes them, (n, *input_shape) float32.
 
-        x: (n, *input_shape) in stored units; images also as (n, H, W, C), or (n, H, W) in one channel.  where: for
-        errors. Raises UserError for other shapes, no samples, and numbers that are not finite.
+        x: (n, *input_shape) in stored units; images also as (n, H, W, C), or (n, H, W) in one channel. Raises UserError
+        for other shapes, no samples, and numbers that are not finite.
         """
         rows = self.shaped(x, where)
         bytes_of_inputs = self.facts.data_kind == INPUTS and rows.dtype == np.uint8
@@ -168,8 +165,8 @@ class TrainedModel:
     ) -> NDArray[Any]:
         """Label of each sample (n,): its class name, or a number without names.
 
-        Several labels at once: (n, labels) zeros and ones. Regression: (n, numbers) in the units of the data. proba:
-        give the probabilities (n, classes) float64 instead.
+        Several labels at once: (n, labels) zeros and ones. Regression: (n, numbers). proba: the probabilities (n,
+        classes) float64 instead.
         """
         found = self._scores(self.scaled(x, where), self.module(model), where)
         return found if proba else self.labels(found)

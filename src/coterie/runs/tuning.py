@@ -47,9 +47,8 @@ def tune_by_held_out(
 ) -> dict[str, Tuned]:
     """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
 
-    models: (d,) by client; without held-out samples one is kept.  seed(client, epoch): of batches. Ties go to fewer
-    epochs; momentum starts anew in each. The model ``gains`` if held-out loss and, of a classifier, accuracy are better
-    by a standard error of paired differences.
+    models: (d,) by client; without held-out samples one is kept.  seed(client, epoch): of batches. The model ``gains``
+    if held-out loss and, of a classifier, accuracy are better by a standard error of paired differences.
     """
     held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 

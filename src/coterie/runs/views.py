@@ -1,8 +1,7 @@
 """Recorded views on disk: what every party received, in order.
 
 ``views.bin`` begins with a line that names the format. Each record is its length (u32, little-endian) and a msgpack
-array of party, role and the fields of ``Seen``, with the message as its frame (None if only relayed). The first
-records, of no kind, hold the servers' opening keys, so its mode is 0600.
+array of party, role and the fields of ``Seen``. The first records, of no kind, hold the servers' opening keys.
 """
 
 from __future__ import annotations

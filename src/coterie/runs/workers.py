@@ -31,7 +31,7 @@ def check_workers(text: str | None) -> None:
 
 def workers_of(config: Resolved, inputs: str, samples: Callable[[str], int]) -> OnData | None:
     """None without workers. inputs: of its data and code, which must be theirs. Raises UserError as ``check_workers``,
-    for an unavailable cluster, for a model, loss or data that only this process knows, and for workers that differ.
+    for an unavailable cluster, and for what only this process knows.
     """
     check_workers(config.workers)
     if config.workers is None:

@@ -25,23 +25,23 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 class Oort:
     """The paper's settings (section 7.1) as far as it has them.
 
-    exploration, decay, least_exploration: epsilon begins at the first, is multiplied by the second after every round,
-    and stays at the third.
-    penalty: alpha, the power of (T / t) for clients slower than T.  cutoff: c, the share of the last admitted utility
-    from which on clients may be drawn.  clip: quantile at which utilities are cut off.  window: W, rounds that the
-    pacer compares.  step: of the pacer; T is this quantile of the durations seen, then twice it, and so on.  most: how
-    often a client may be selected; None: no limit.
+    exploration: first share of a round that goes to clients that were never tried.  exploration_decay: its factor
+    after every round.  least_exploration: where it stays.  penalty: alpha, the power of (pace / duration) for clients
+    slower than the pace.  cutoff: c, clients with at least this share of the last admitted utility may be drawn.
+    clip: quantile at which utilities are cut off.  window: W, rounds that the pacer compares.  pace_step: by how much
+    the pacer moves, as a quantile of the durations seen.  most_selected: a client that was selected so often is not
+    selected any more; 0 for no limit.
     """
 
     exploration: Share = 0.9
-    decay: Share = 0.98
+    exploration_decay: Share = 0.98
     least_exploration: Share = 0.2
     penalty: NotNegative = 2.0
     cutoff: Share = 0.95
     clip: Share = 0.95
     window: AtLeastOne = 20
-    step: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.2
-    most: Annotated[int | None, msgspec.Meta(ge=1)] = None
+    pace_step: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.2
+    most_selected: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:
         check_bounds(self, "Oort's {}")
@@ -85,7 +85,7 @@ def utility_of_mean(samples: int, loss: float) -> float:
 def preferred_duration(state: Pool, settings: Oort) -> float:
     """T: the pacer's quantile of durations; infinity before any, or at the last step."""
     seen = state.duration[~np.isnan(state.duration)]
-    level = state.pace * settings.step
+    level = state.pace * settings.pace_step
     return float(np.quantile(seen, level, method="higher")) if len(seen) and level < 1 else np.inf
 
 
@@ -136,7 +136,7 @@ def select(
     chosen += _drawn(fresh, _positive(speeds, n)[fresh], explored, rng)
     selected = state.selected.copy()
     selected[chosen] += 1
-    epsilon = max(settings.least_exploration, state.exploration * settings.decay)
+    epsilon = max(settings.least_exploration, state.exploration * settings.exploration_decay)
     if state.exploration < settings.least_exploration:
         epsilon = state.exploration  # set lower by hand: it stays there
     state = msgspec.structs.replace(state, selected=selected, exploration=epsilon)
@@ -169,7 +169,7 @@ def paced(state: Pool, settings: Oort) -> Pool:
     window = settings.window
     if len(state.gains) < 2 * window or state.round - state.paced < window:
         return state
-    if sum(state.gains[:window]) <= sum(state.gains[window:]) or state.pace * settings.step >= 1:
+    if sum(state.gains[:window]) <= sum(state.gains[window:]) or state.pace * settings.pace_step >= 1:
         return state
     return msgspec.structs.replace(state, pace=state.pace + 1, paced=state.round)
 
@@ -180,9 +180,9 @@ def _cut(utilities: Floats, clip: float) -> float:
 
 
 def _without_blacklist(there: NDArray[np.bool_], state: Pool, number: int, settings: Oort) -> NDArray[np.bool_]:
-    if settings.most is None:
+    if not settings.most_selected:
         return there
-    allowed = there & (state.selected < settings.most)
+    allowed = there & (state.selected < settings.most_selected)
     missing = min(number, int(there.sum())) - int(allowed.sum())
     if missing > 0:
         barred = np.flatnonzero(there & ~allowed)

@@ -150,7 +150,7 @@ class Member:
         kind = type(message)
         if kind.__name__ != envelope.kind:
             raise fl.PeerError(f"a {kind.__name__} in the envelope of a {envelope.kind}")
-        if kind.SRC not in (fl.ANY, envelope.role):
+        if kind.SRC not in (fl.ANY, fl.HUB, envelope.role):
             raise fl.PeerError(f"{kind.__name__} comes from a {envelope.role}, not from a {kind.SRC}")
         weight = fl.codec.message_weight(message, len(frame)) + self.keyring.overhead * envelope.sealed
         if weight != envelope.weight:

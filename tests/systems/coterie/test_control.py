@@ -83,8 +83,8 @@ def test_a_client_that_was_away_counts_the_rounds_in_which_its_group_moved(monke
     sums: dict[str, list[tuple[int, np.ndarray]]] = {}
     opened = ClientRow.opened
 
-    def opening(self: Any, msg: Any, src: str, helper: str) -> Any:
-        total = opened(self, msg, src, helper)
+    def opening(self: Any, msg: Any) -> Any:
+        total = opened(self, msg)
         sums.setdefault(self.party.name, []).append((msg.sealed_in, total))
         return total
 

@@ -139,7 +139,7 @@ def test_an_upload_is_in_the_sealed_sums_of_one_round_in_all_attempts(monkeypatc
         raise NoAnswerError("withheld")
         yield
 
-    monkeypatch.setattr(hidden_servers, "Shares", first_again)
+    monkeypatch.setattr(hidden_servers.sums, "Shares", first_again)
     experiment.transport.retries = True
     hub, helper = (experiment.federation.alter(name) for name in ("hub", "helper"))
     with patch.object(HubRows, "give", side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):

@@ -126,7 +126,7 @@ class Played:
         self.client, self.hub, self.helper = (party(e, name) for name in ("client/0", "hub", "helper"))
         x = np.full(self.client.spec.size, 100, np.uint32)
         row = self.client.row
-        self.client.norms.keep(x, row.upload(x, 1, "helper"), row.secret.groups)
+        self.client.norms.keep(x, row.upload(x, 1), row.secret.groups)
         self.sent = self.client.norms.secret.sent[1]
         part = bytes(range(SEED_BYTES))
         commitment = norm_check._commitment(self.hub, 1, part)

@@ -122,9 +122,9 @@ def test_a_new_group_begins_from_the_mean_of_the_models_of_those_that_are_there(
         noise = draw.normal(0, 0.3, len(initial)).astype(np.float32)
         client.state.weights = models[client.name] = client.state.weights + noise
 
-    def uploading(self: Any, x: np.ndarray, r: int, helper: str) -> Any:
+    def uploading(self: Any, x: np.ndarray, r: int) -> Any:
         sent[self.party.name] = x.view(np.int32).astype(np.float64)
-        return upload(self, x, r, helper)
+        return upload(self, x, r)
 
     if absent:
         before = experiment.round(RENEWED)  # training goes on in the old groups, until all rows are in
@@ -445,7 +445,7 @@ def test_an_older_row_and_a_first_row_of_others_are_refused() -> None:
     client.row.join(row.group, row.groups, row.total, row.masks, RENEWED + 4)
     old = GroupRow(9, RENEWED, 1, b"", b"", b"", b"", b"")
     with pytest.raises(PeerError, match="a row of round 3, after that of round 6"):
-        client.row.opened(old, "hub", "helper")
+        client.row.opened(old)
     with pytest.raises(PeerError, match="has asked for no row"):
         helper.rows.fetch_first(FetchFirst(9, "client/99"), "hub")
     with pytest.raises(PeerError, match="groups of round 12"):
@@ -494,7 +494,7 @@ def test_the_hub_offers_no_list_beside_those_of_a_dropped_attempt_that_shows_few
     hub, everybody = party(experiment, "hub"), tuple(experiment.common.clients)
     hub.groups.lasts(HubSecret(grouped=(frozenset(everybody),), false=frozenset({(0, frozenset(everybody[:9]))})))
     # private, since no round ends before a list is offered
-    join = partial(hub.groups._join, 1, "helper", rows={}, anew=False, deadline_s=None)
+    join = partial(hub.groups._join, 1, rows={}, anew=False)
     for batch in (everybody[1:], everybody[:-7]):
         assert _returned(join(batch=batch)) == ((), ())
     nine = _returned(join(batch=everybody[:9]))[1]  # once refused for its marks

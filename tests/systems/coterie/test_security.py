@@ -101,8 +101,8 @@ def test_one_client_moves_no_group_but_its_own(monkeypatch: pytest.MonkeyPatch) 
     """A well-formed upload of any words (check=tag bounds no norm) spoils the client's own group, and no other."""
     upload = ClientRow.upload
 
-    def huge(self: Any, x: np.ndarray, r: int, helper: str) -> HiddenUpdate:
-        return upload(self, x + np.uint32(2**24) if self.party.name == bad else x, r, helper)
+    def huge(self: Any, x: np.ndarray, r: int) -> HiddenUpdate:
+        return upload(self, x + np.uint32(2**24) if self.party.name == bad else x, r)
 
     honest, spoilt = made(), made()
     bad = spoilt.common.clients[0]
@@ -197,7 +197,7 @@ def changed_shares(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, dict[
             fields = dict(zip(Shares.__struct_fields__, args, strict=True))
             return Shares(**change(cls, fields))
 
-    monkeypatch.setattr(hidden_servers, "Shares", Lying)
+    monkeypatch.setattr(hidden_servers.sums, "Shares", Lying)
 
 
 def first_line(fields: dict[str, Any]) -> str:
@@ -275,8 +275,8 @@ def test_a_hub_cannot_leave_out_clients_until_one_is_alone(
     """It does not mind, but the helper counts, too: with two of eight away a group of three might have one."""
     add = HubRows.add
 
-    def choosing(self: Any, r: int, helper: str, on_time: int, uploads: Any, *rest: Any) -> Any:
-        return add(self, r, helper, on_time, uploads[left_out:], *rest)
+    def choosing(self: Any, r: int, on_time: int, uploads: Any, *rest: Any) -> Any:
+        return add(self, r, on_time, uploads[left_out:], *rest)
 
     monkeypatch.setattr(HubRows, "add", choosing)
     monkeypatch.setattr(HubRows, "shows_few", lambda self, adding: "")
@@ -292,7 +292,7 @@ def test_an_upload_that_is_made_again_shows_nothing_of_its_numbers() -> None:
     experiment = made(crypto="real")
     client, rng = party(experiment, experiment.common.clients[0]), np.random.default_rng(0)
     xs = [rng.integers(-(2**16), 2**16, client.spec.size).astype(np.uint32) for _ in range(2)]
-    first, second = (client.row.upload(xs[0], 1, "helper") for _ in range(2))
+    first, second = (client.row.upload(xs[0], 1) for _ in range(2))
     words = [np.frombuffer(one.word, "<u4") for one in (first, second)]
     assert len({first.master, second.master, first.check, second.check}) == 4
     for between in (words[0] - words[1], words[0] + words[1]):
@@ -371,15 +371,15 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
     }.items():
         fields = {field: getattr(good, field) for field in GroupRow.__struct_fields__} | {name: wrong}
         with pytest.raises(PeerError):
-            client.row.opened(GroupRow(**fields), "hub", "helper")
-    with pytest.raises(PeerError):
-        client.row.opened(good, "helper", "helper")
-    client.row.opened(good, "hub", "helper")
+            client.row.opened(GroupRow(**fields))
+    with pytest.raises(PeerError, match="only the hub"):
+        client.take(good, "helper")
+    client.row.opened(good)
     assert not client.row.secret.lost
     with pytest.raises(PeerError, match="a row of round 1, after that of round 1"):
-        client.row.opened(good, "hub", "helper")
+        client.row.opened(good)
     client.row.secret.round = client.row.secret.rounds = 0
-    client.row.opened(structs.replace(good, ours=flipped(good.ours, 5)), "hub", "helper")
+    client.row.opened(structs.replace(good, ours=flipped(good.ours, 5)))
     assert client.row.secret.lost, "in silence: a wrong answer may hang on the row that was asked for"
     experiment.close()
 

@@ -55,12 +55,12 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     found = Seen()
     upload, opened, add_one = ClientRow.upload, ClientRow.opened, hidden_servers.ServerRows.add_one
 
-    def uploading(self: Any, x: np.ndarray, r: int, helper: str) -> Any:
+    def uploading(self: Any, x: np.ndarray, r: int) -> Any:
         found.x[self.party.name, r] = x
-        return upload(self, x, r, helper)
+        return upload(self, x, r)
 
-    def opening(self: Any, msg: Any, src: str, helper: str) -> Any:
-        total = opened(self, msg, src, helper)
+    def opening(self: Any, msg: Any) -> Any:
+        total = opened(self, msg)
         found.opened[self.party.name, msg.sealed_in] = total
         return total
 

@@ -43,9 +43,9 @@ def test_groups_begin_at_the_mean_of_their_members_models_and_a_new_client_takes
     first.close()
     experiment, sent, upload = warm(models), dict[str, np.ndarray](), ClientRow.upload
 
-    def uploading(self: Any, x: np.ndarray, r: int, helper: str) -> Any:
+    def uploading(self: Any, x: np.ndarray, r: int) -> Any:
         sent[self.party.name] = x.view(np.int32).astype(np.float64)
-        return upload(self, x, r, helper)
+        return upload(self, x, r)
 
     monkeypatch.setattr(ClientRow, "upload", uploading)
     assert all((party(experiment, name).last_starts()[0] == model).all() for name, model in models.items())

@@ -19,7 +19,7 @@ from coterie.protocol.errors import CoterieWarning, UserError
 from coterie.protocols.threshold import OpenedSum
 from coterie.runs import build
 from coterie.runs.options import RunConfig
-from coterie.systems.ofl import ledger
+from coterie.systems.ofl import SYSTEM
 from coterie.systems.ofl.config import OFLConfig
 from coterie.systems.ofl.messages import MODEL, Upload
 
@@ -181,7 +181,7 @@ def test_the_ledger_says_against_whom(noise_by: str) -> None:
     made = ofl(TARGETS, **{**SUMS, "noise": 2.0, "missing": 1}, noise_by=noise_by)
     made.rounds(2)
     mechanism = made.config.sums(SIZE)
-    for own in ledger(made.federation).values():
+    for own in SYSTEM.ledger(made.federation).values():
         leader, others = own[0], own[1]
         assert others == mechanism.release(1, others.against)
         if noise_by == "leaders":
@@ -203,7 +203,7 @@ def test_whoever_adds_noise_knows_a_share_of_it(noise_by: str, near: list[str]) 
     """Without ``missing`` no leader's share is to spare. A member's own share never counts against itself."""
     made = ofl(TARGETS, **{**SUMS, "noise": 2.0}, noise_by=noise_by)
     made.round(1)
-    for own in ledger(made.federation).values():
+    for own in SYSTEM.ledger(made.federation).values():
         said = Ledger(tuple(own))
         epsilons = {name: said.epsilon(1e-5, "replace one client", name) for name in said.observers}
         assert [name for name, epsilon in epsilons.items() if epsilon > epsilons["public"]] == near

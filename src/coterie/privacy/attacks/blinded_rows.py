@@ -1,7 +1,6 @@
 """Identities and whole models from blinded and shuffled rows, by FedCAPrivacy's cloud service provider.
 
-A client's difference from the others hardly changes between rounds (`relink`), nor do distances under a per-round
-rotation (`relink_by_profiles`). Of n rows under a common mask, one known vector opens all.
+A client's difference from the others hardly changes between rounds, nor do distances under a rotation.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous
 def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None) -> Doubles:
     """Blinded rows (n, d) and one known model (d,) -> (n, d) the models.
 
-    position: its row, if it is a colluding client's, and then exact. Else it is the common start, for which the mean
-    row stands, with the mean update as error.
+    position: its row, if it is a colluding client's, and exact; else it is the common start, with the mean update as
+    error.
     """
     rows = real_rows("rows", rows)
     return np.asarray(rows - (rows.mean(axis=0) if position is None else rows[position]) + known)

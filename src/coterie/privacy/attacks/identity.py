@@ -26,9 +26,9 @@ def cluster_posterior(
 ) -> NDArray[np.float64]:
     """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
-    A repeated set counts once; an empty row is an absent client.  prior: (k,) sizes or shares of the true clusters, by
-    default equal.  home_share: probability in (1/k, 1] that a set was drawn for the client's main cluster. Raises
-    UserError for a client without a set or a possible cluster.
+    A repeated set counts once; an empty row is an absent client.  prior: (k,) sizes of the true clusters, by default
+    equal.  home_share: probability that a set was drawn for the client's main cluster. Raises UserError for a client
+    without a set or a possible cluster.
     """
     from scipy.special import logsumexp  # slow to import
 
@@ -54,8 +54,7 @@ def cluster_posterior(
 def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64]:
     """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients, at least 1.
 
-    (|G_j| - p_c n) / (1 - p_c), with noise of about sqrt(n p_c / (1 - p_c)).  false_rate: p_c, the public
-    `IdentityLaw.p_correct`, in [0, 1).
+    (|G_j| - p_c n) / (1 - p_c).  false_rate: p_c, the public `IdentityLaw.p_correct`, in [0, 1).
     """
     joined = _sets(sets)[0]
     sizes = (joined.sum(axis=0) - false_rate * len(joined)) / (1 - false_rate)
@@ -148,8 +147,8 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
 def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
     """Different 0/1 sets (m, k) of one client -> (m, k): probability that set i was drawn for cluster j.
 
-    All ways to give each set its own cluster are equally likely, counted in k 2^m steps, for `MOST_SETS` at most.
-    Raises UserError where there is none.
+    All ways to give each set its own cluster are equally likely, counted in k 2^m steps. Raises UserError where there
+    is none.
     """
     joined = np.asarray(sets)
     m, k = joined.shape

@@ -1,7 +1,7 @@
 """The active attack on a joint key: one client reads it off what is opened, in a recorded run that is repeated.
 
-The client, which encrypts under the key, sends Enc(m) + (0, K) once (``attacks/key_in_sum.py``), which opens to m + K s
-for the joint secret s, also with flooding. Under joint pads (``crypto.threshold_pads``) it opens to m + K.
+It sends Enc(m) + (0, K) once (``key_in_sum.py``), which opens to m + K s for the joint secret s. Under joint pads it
+opens to m + K.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ SHARE = 32.0
 
 
 class JointThief(KeyThief):
-    """A client that forges one update and reads the next model.
-
-    group: the key's holders, once it is made.  guess: (N,) its reading, or None.
-    """
+    """A client that forges one update and reads the next model."""
 
     def __init__(self, spec: fl.ModelSpec, party: Any, name: str, share: float = SHARE) -> None:
         super().__init__(spec, share)
@@ -136,9 +133,12 @@ def joint_secret(parties: dict[str, Any], name: str) -> Guess:
     return np.asarray(np.rint(group.ring.decoded(total, 1.0).ravel()), np.int64)
 
 
-@attack("joint-key", "one client, deviating", "other", "reads the joint key off what is opened (fails under pads)")
+@attack("joint-key", "one client, deviating", "other")
 def stolen_joint_key(run: Recorded, name: str) -> Iterator[Measured]:
-    """How much of the joint key ``name`` the first client reads. Raises UserError if the attack does not apply."""
+    """Reads the joint key off what is opened (fails under pads).
+
+    How much of the joint key ``name`` the first client reads. Raises UserError if the attack does not apply.
+    """
     check_real(run)
     client, thieves, parties = run.clients[0], list[JointThief](), dict[str, Any]()
 

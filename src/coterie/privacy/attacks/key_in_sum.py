@@ -1,8 +1,7 @@
 """The key that opens a sum, read off the sum by a client that put a forged ciphertext into it.
 
-Clients feed in CKKS ciphertexts under another party's key and read what becomes of their sum. (c_0, c_1 + K) opens to K
-s more than (c_0, c_1), and the coefficients of s are -1, 0 and 1. No check of ciphertexts helps: c_1 + K is as uniform
-as c_1. With one-time pads (``crypto/pads.py``) a client chooses no c_1, and what it adds to c_0 opens without s.
+(c_0, c_1 + K) opens to K s more than (c_0, c_1), and the coefficients of s are -1, 0 and 1. No check of ciphertexts
+helps: c_1 + K is as uniform as c_1. With one-time pads a client chooses no c_1.
 """
 
 from __future__ import annotations
@@ -93,10 +92,9 @@ def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> AttackResult:
 class KeyThief:
     """A client that forges updates until it has the key: the ciphertext in which its own first update is shortest.
 
-    At each training it subtracts all earlier models from its new start, and tries to read the key.  share: K is the
-    scale over it; halved down to ``LEAST`` after each failed reading.  late: by how many rounds its updates are late.
-    summands: of the key.  key, round: once it has read it.  guess: (N,) its last reading, or None.  forged_in: rounds
-    of forged updates. Raises UserError for emulated keys, and where a model fills no ciphertext.
+    At each training it subtracts all earlier models from its new start.  share: K is the scale over it; halved down to
+    ``LEAST`` after each failed reading.  late: rounds by which its updates are late.  summands: of the key.  guess:
+    (N,) its last reading, or None. Raises UserError for emulated keys, and models that fill no ciphertext.
     """
 
     def __init__(self, spec: fl.ModelSpec, share: float = MOST, *, late: int = 0, summands: int = 1) -> None:

@@ -1,8 +1,7 @@
-"""Clients' labels from models, clusters and selections.
+"""Clients' labels from models, clusters, selections and sparsity vectors.
 
-From models, also blinded and shuffled (`label_shares`): the gradient of a softmax's bias is each class's (predicted -
-true) share. From clusters (`similar_pairs`): members have similar labels. From numbers of selections
-(`rank_correlation`): they follow data size, loss or variety.
+The gradient of a softmax's bias is each class's (predicted - true) share (`label_shares`). A sparsity vector ("FedEPC",
+section 3.2) mixes the classes' means by label shares; its receiver has means of samples of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +14,10 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, shares_of
+
+DRAWS = 50
+"""Guesses of the same kind, for the luck of vectors without names."""
+_SUM_TO_ONE = 1e3
 
 
 def last_bias(spec: fl.ModelSpec) -> slice:
@@ -69,9 +72,8 @@ def share_correlation(
 def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:
     """Whether the label counts (n, classes) are among some numbers (n, m) of each client.
 
-    A class is read off the number that correlates most with it; the mean over the classes that differ between clients,
-    for counts, shares, counts at length 1 or logarithms, whichever correlates most. Chance: the rows in 100 random
-    orders. Raises UserError if there is nothing to compare, or for too few clients.
+    A class is read off the number that correlates most with it, with counts, shares, counts at length 1 or logarithms.
+    Chance: the rows in 100 random orders. Raises UserError if there is nothing to compare, or for too few clients.
     """
     numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
     shares = shares_of(counts)
@@ -84,12 +86,12 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackRe
     def score(order: NDArray[np.intp]) -> float:
         return max(float(np.abs(truth[order].T @ columns).max(axis=1).mean()) for truth in truths)
 
-    rng, n = np.random.default_rng(0), len(columns)
-    found, lucky = score(np.arange(n)), [score(rng.permutation(n)) for _ in range(100)]
-    chance, sd = float(np.mean(lucky)), float(np.std(lucky, ddof=1))
-    if 2 * sd >= 1 - chance:
-        raise fl.UserError(f"it compares clients, and {n} are too few here: label counts themselves could be luck")
-    return AttackResult("correlation of numbers with label counts", found, chance, 1.0, n, sd)
+    found = _beside_luck("correlation of numbers with label counts", len(columns), score, draws=100)
+    if 2 * found.chance_sd >= found.room:
+        raise fl.UserError(
+            f"it compares clients, and {found.n} are too few here: label counts themselves could be luck"
+        )
+    return found
 
 
 def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -172,7 +174,7 @@ def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> AttackR
     def score(order: NDArray[np.intp]) -> float:
         return float(centred[np.ix_(order, order)][upper] @ target) / norm
 
-    return _scored("correlation with label similarity of pairs", 0.0, len(cosine), score)
+    return _beside_luck("correlation with label similarity of pairs", len(cosine), score, chance=0.0)
 
 
 def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
@@ -195,7 +197,7 @@ def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
         rank_sum = float(ranks[np.ix_(order, order)][upper][same].sum())
         return (rank_sum - hits * (hits + 1) / 2) / (hits * misses)
 
-    return _scored("AUC for pairs of one group", 0.5, len(groups), score)
+    return _beside_luck("AUC for pairs of one group", len(groups), score, chance=0.5)
 
 
 def telling(labels: NDArray[Any]) -> bool:
@@ -203,10 +205,13 @@ def telling(labels: NDArray[Any]) -> bool:
     return 1 < len(np.unique(labels)) < len(labels)
 
 
-def _scored(metric: str, chance: float, n: int, score: Callable[[NDArray[np.intp]], float]) -> AttackResult:
+def _beside_luck(
+    metric: str, n: int, score: Callable[[NDArray[np.intp]], float], *, draws: int = 200, chance: float | None = None
+) -> AttackResult:
     rng = np.random.default_rng(0)
-    shuffled = [score(rng.permutation(n)) for _ in range(200)]
-    return AttackResult(metric, score(np.arange(n)), chance, 1.0, n, float(np.std(shuffled, ddof=1)))
+    lucky = [score(rng.permutation(n)) for _ in range(draws)]
+    usual = float(np.mean(lucky)) if chance is None else chance
+    return AttackResult(metric, score(np.arange(n)), usual, 1.0, n, float(np.std(lucky, ddof=1)))
 
 
 def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
@@ -237,13 +242,86 @@ def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> Attac
         raise fl.UserError(f"{of}: guesses or truth are the same for all clients, so no order exists")
     a, b = (rankdata(side) - (n + 1) / 2 for side in values)
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
+
+    def score(order: NDArray[np.intp]) -> float:
+        return min(abs(float(a[order] @ b)) / norm, 1.0)
+
+    return _beside_luck(f"rank correlation with {of}, absolute", n, score)
+
+
+def class_means(vectors: NDArray[Any], labels: NDArray[Any], classes: int) -> NDArray[np.float64]:
+    """Vectors (m, C), clipped as the clients' are, and labels (m,) of the attacker's samples -> (classes, C) means, NaN
+    for a class without any.
+    """
+    rows = real_rows("auxiliary vectors", vectors)
+    means = np.full((classes, rows.shape[1]), np.nan)
+    for k in np.unique(labels):
+        means[k] = rows[labels == k].mean(axis=0)
+    return means
+
+
+def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.float64]:
+    """Vectors (n, C) and class means (classes, C) -> (n, classes) label shares: the w >= 0 with sum 1 that minimizes
+    |w means - vector_i|; 0 for an unknown mean. Raises UserError where no class is known.
+    """
+    from scipy.optimize import nnls  # slow to import
+
+    rows, known = real_rows("vectors", vectors), np.isfinite(means).all(axis=1)
+    if not known.any():
+        raise fl.UserError("no class means are known")
+    columns = means[known].T
+    heavy = _SUM_TO_ONE * max(1.0, float(np.abs(columns).max()))  # the sum is an equation that outweighs all others
+    system = np.vstack([columns, np.full(columns.shape[1], heavy)])
+    shares = np.zeros((len(rows), len(means)))
+    for own, row in zip(shares, rows, strict=True):
+        found, _ = nnls(system, np.append(row, heavy))
+        own[known] = found / found.sum()
+    return shares
+
+
+def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.float64]:
+    """The mean estimate (n, classes) of each client's cluster (n,)."""
+    rows, own = real_rows("estimate", estimate), np.asarray(clusters)
+    return np.stack([rows[own == one].mean(axis=0) for one in own])
+
+
+def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> AttackResult:
+    """Mean total variation between estimated and true label shares (n, classes); 0 is perfect.
+
+    Chance guesses ``prior`` (classes,) for every client, with the spread of handing the estimates to random clients.
+    """
+    estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
+    value, _, sd = handed_out(_apart(truth, estimate))
+    return AttackResult("label shares: total variation", value, _blind(truth, prior), 0.0, len(truth), sd)
+
+
+def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> AttackResult:
+    """`total_variation` for estimates without names, in the best matching with the clients.
+
+    Chance gives each estimate's numbers to random labels (`DRAWS` times, fixed seed) and matches them, or guesses the
+    prior if that is better.
+    """
+    estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     rng = np.random.default_rng(0)
-    by_luck = [abs(float(rng.permutation(a) @ b)) / norm for _ in range(200)]
-    return AttackResult(
-        f"rank correlation with {of}, absolute",
-        min(abs(float(a @ b)) / norm, 1.0),
-        float(np.mean(by_luck)),
-        1.0,
-        n,
-        float(np.std(by_luck, ddof=1)),
-    )
+    by_luck = [_matched(truth, rng.permuted(estimate, axis=1)) for _ in range(DRAWS)]
+    chance = min(float(np.mean(by_luck)), _blind(truth, prior))
+    metric = "label shares of unnamed clients: total variation"
+    return AttackResult(metric, _matched(truth, estimate), chance, 0.0, len(truth), float(np.std(by_luck, ddof=1)))
+
+
+def _apart(truth: NDArray[np.float64], estimate: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.spatial.distance import cdist  # slow to import
+
+    return np.asarray(cdist(truth, estimate, "cityblock") / 2)
+
+
+def _matched(truth: NDArray[np.float64], estimate: NDArray[np.float64]) -> float:
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
+    apart = _apart(truth, estimate)
+    return float(apart[linear_sum_assignment(apart)].mean())
+
+
+def _blind(truth: NDArray[np.float64], prior: NDArray[Any]) -> float:
+    guess = np.asarray(prior, np.float64)
+    return float(_apart(truth, guess[None] / guess.sum()).mean())

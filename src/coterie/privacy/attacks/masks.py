@@ -1,10 +1,8 @@
 """What the helper of PAFed, honest but curious, reads off masked numbers.
 
-**The number of conflicts.** It sees every late update's cosine c_j times a random rho_j > 0, shuffled among dummies of
-random sign, and both classes' masked sums, which show whether a class is empty: dummies do not blur that.
-
-**The model under a mask of real numbers**, uniform in [-B, B] as algorithm 5 can be read: w + r lies outside w' + [-B,
-B] in some coordinate with probability 1 - prod (1 - |w_i - w'_i| / 2B).
+It sees signs among dummies of random sign, and both classes' masked sums, which show whether a class is empty. A model
+w under a mask of real numbers in [-B, B] lies outside w' + [-B, B] in some coordinate with probability 1 - prod (1 -
+|w_i - w'_i| / 2B).
 """
 
 from __future__ import annotations

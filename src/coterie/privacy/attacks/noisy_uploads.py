@@ -111,9 +111,8 @@ def audit_heuristic(
 ) -> NoiseAudit:
     """The paper's mechanism on a density cluster whose two outermost values are ``spread`` times wider in a neighbour.
 
-    It looks at the ``VALUES`` values at the centroid, alike but for noise.  claimed: in all, by section 5.1.1, so
-    epsilon_2 = claimed / VALUES. With ``spread`` infinite one data set's values are all equal, and sent without noise.
-    Raises UserError unless spread > 1 and claimed is positive.
+    It looks at the ``VALUES`` values at the centroid.  claimed: in all, by section 5.1.1. With ``spread`` infinite one
+    data set's values are all equal, and sent without noise. Raises UserError unless spread > 1.
     """
     if not spread > 1 or trials < 2:
         raise fl.UserError(f"a spread exceeds 1 and an audit needs two trials, not {spread} and {trials}")
@@ -147,9 +146,8 @@ def _wider(seen: Doubles, narrow: float, wide: float) -> Doubles:
 def lower_bound(first: NDArray[Any], second: NDArray[Any], delta: float, confidence: float = 0.95) -> float:
     """Scores (n,) of outputs on one data set and (m,) on its neighbour -> the epsilon that they prove, at least 0.
 
-    From epsilon >= log((1 - delta - false positives) / false negatives), and symmetrically (Kairouz, Oh, Viswanath
-    2015). Every second score chooses the threshold; the others count errors, at the upper ends of Clopper-Pearson
-    intervals. Raises UserError without two finite scores on a side.
+    By Kairouz, Oh, Viswanath 2015. Every second score chooses the threshold; Clopper-Pearson intervals bound the errors
+    of the others. Raises UserError without two finite scores on a side.
     """
     sides = [np.asarray(side, np.float64) for side in (first, second)]
     if not all(side.ndim == 1 and len(side) >= 2 and np.isfinite(side).all() for side in sides):

@@ -6,7 +6,7 @@ A built-in system's is the module of its name. An attack is a generator of ``Mea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pkgutil import iter_modules
@@ -34,8 +34,8 @@ Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
 class AuditSamples:
     """A client's samples, to score attacks; no attacker has them.  x, y: (m, ...) some that it was trained on.
 
-    other_x, other_y: (n, ...) of the same kind that no client was trained on.  same_pool: it held these out of its
-    training samples; test samples may be harder or easier.
+    other_x, other_y: (n, ...) that no client was trained on.  same_pool: it held these out; test samples may be harder
+    or easier.
     """
 
     x: Tensor
@@ -49,12 +49,11 @@ class AuditSamples:
 class Recorded:
     """A recorded run, from memory or a folder (``runs/recorded.py``).
 
-    options: of the run, resolved.  settings: of its system.  label_counts: (clients, classes) training samples.
-    initial: (d,) the public initial weights.  federation: the parties as built.  views: of every party.  again(meddle):
-    the same run once more, changed.  stopped: the round in which recording ended early, which the views lack, or None.
-    lines: of ``metrics.jsonl``.  groups: (clients,) the data's own, if any.  samples: of a client, by name, or the
-    hub's public ones.  drifted: the round before which clients exchanged data, or None; views and lines then end
-    earlier.
+    label_counts: (clients, classes) training samples.  initial: (d,) the public initial weights.  federation: the
+    parties as built.  again(meddle): the same run once more, changed.  stopped: the round in which recording ended
+    early, which the views lack, or None.  lines: of ``metrics.jsonl``.  groups: (clients,) the data's own, if any.
+    samples: of a client, by name, or the hub's public ones.  drifted: the round before which clients exchanged data, or
+    None; views and lines then end earlier.
     """
 
     system: fl.System
@@ -92,8 +91,8 @@ class Recorded:
 class Measured(NamedTuple):
     """The result of one attack in one round.  who: a role, or colluding parties.  what: they find out.
 
-    result: None where the attack does not apply, and ``why``.  expected: the closed form, if any.  knowing: public
-    knowledge beside its view.  topic: if not the attack's.  round: of success, for an attack that waits.
+    result: None where the attack does not apply, and ``why``.  expected: the closed form, if any.  knowing: beside its
+    view.  topic: if not the attack's.  round: of success, for an attack that waits.
     """
 
     who: str
@@ -237,13 +236,14 @@ class Attack:
         return gather(self.measure(*args, **kwargs), self.topic)
 
 
-def attack(
-    name: str, adversary: str, topic: Topic, summary: str
-) -> Callable[[Callable[..., Iterable[Measured]]], Attack]:
-    """Decorates a generator of results: an ``Attack`` stands in its place."""
+def attack(name: str, adversary: str, topic: Topic) -> Callable[[Callable[..., Iterable[Measured]]], Attack]:
+    """Decorates a generator of results: an ``Attack`` stands in its place, whose summary is the first paragraph of the
+    generator's docstring.
+    """
 
     def decorate(measure: Callable[..., Iterable[Measured]]) -> Attack:
-        return Attack(name, adversary, topic, summary, measure)
+        first = " ".join((measure.__doc__ or "").partition("\n\n")[0].split()).removesuffix(".")
+        return Attack(name, adversary, topic, first[:1].lower() + first[1:], measure)
 
     return decorate
 
@@ -276,8 +276,8 @@ def applied(
 class Audit:
     """passive: every attack on one recorded run; no findings where nobody receives enough.
 
-    active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person.  noise: rows
-    that test claims of noise, for ``result.json``.
+    active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person; a built-in
+    audit has those of its file.  noise: rows that test claims of noise, for ``result.json``.
     """
 
     passive: Callable[[Recorded], list[Finding]]
@@ -290,5 +290,8 @@ def built_in_audit(system: str) -> Audit | None:
     """None for systems that are not built in, or have none."""
     if system not in {module.name for module in iter_modules(__path__)}:
         return None
-    audit: Audit = import_module(f"{__name__}.{system}").AUDIT
-    return audit
+    module = import_module(f"{__name__}.{system}")
+    every = (one for one in vars(module).values() if isinstance(one, Attack))
+    own = (one for one in every if one.measure.__module__ == module.__name__)
+    audit: Audit = module.AUDIT
+    return replace(audit, attacks=(*own, *audit.attacks))

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 from coterie.clustering.spectral import unit_rows
 from coterie.privacy.attacks.labels import label_numbers
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, tried
-from coterie.privacy.audits.hidden_coalitions import (
-    both_servers,
-    coalitions,
-    differencing,
-    opened_counts,
-    sums_by_names,
-)
+from coterie.privacy.audits.hidden_coalitions import COALITIONS, coalitions
 from coterie.privacy.audits.hidden_grouping import grouping_steps, planted_row
 from coterie.privacy.audits.hidden_places import RowShares, row_shares
 from coterie.privacy.measures import alike, profiles
@@ -35,8 +29,9 @@ Floats = NDArray[np.float64]
 # -- single servers ----------------------------------------------------------------------------------------------------
 
 
-@attack("hidden-words", HUB, "labels", "reads words of uploads and set-up sums as numbers: labels, and which are alike")
+@attack("hidden-words", HUB, "labels")
 def hidden_words(run: Recorded) -> Iterator[Measured]:
+    """Reads words of uploads and set-up sums as numbers: labels, and which are alike."""
     terms = dict[str, bytes]()
     for seen, term in run.views[HUB].messages(Summand):
         terms.setdefault(seen.src, term.words)  # of the first sum: who holds which label
@@ -52,14 +47,12 @@ def hidden_words(run: Recorded) -> Iterator[Measured]:
             yield from _alike(run, HUB, "uploads", names, words)
 
 
-@attack(
-    "hidden-rows",
-    "hub, or helper",
-    "groups",
-    "reads its shares of rows, and queries, as numbers: which clients are alike",
-)
+@attack("hidden-rows", "hub, or helper", "groups")
 def hidden_rows(run: Recorded, rows: Sequence[RowShares]) -> Iterator[Measured]:
-    """The hub's by name, the helper's by position; whose those are takes both views, for the score alone."""
+    """Reads its shares of rows, and queries, as numbers: which clients are alike.
+
+    The hub's by name, the helper's by position; whose those are takes both views, for the score alone.
+    """
     asked = {name: one.ours for of in by_round(run.views[HUB], Queries).values() for name, one in of.items()}
     names = [name for name in run.clients if name in asked]
     for _ in run.lines:  # they have them in every round
@@ -77,7 +70,7 @@ def _numbers(words: Sequence[bytes], kind: str) -> Floats:
 
 def _alike(run: Recorded, who: str, by: str, names: Sequence[str], numbers: Floats) -> Iterator[Measured]:
     units = unit_rows(numbers)
-    yield from alike(who, by, units @ units.T, np.array(run.numbers(names)), run.label_counts, run.groups)
+    yield from alike(run, who, by, units @ units.T, run.numbers(names))
 
 
 def passive(run: Recorded) -> list[Finding]:
@@ -85,8 +78,4 @@ def passive(run: Recorded) -> list[Finding]:
     return [*hidden_words(run), *hidden_rows(run, rows), *(grouping_steps(run) if rows else ()), *coalitions(run)]
 
 
-AUDIT = Audit(
-    passive,
-    planted_row,
-    (hidden_words, hidden_rows, grouping_steps, both_servers, opened_counts, differencing, sums_by_names, planted_row),
-)
+AUDIT = Audit(passive, planted_row, (grouping_steps, *COALITIONS, planted_row))

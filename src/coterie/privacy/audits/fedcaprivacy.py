@@ -80,9 +80,8 @@ def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
 class ServiceRound:
     """One round: what the service sees, and the truth, by both servers' views and a secret key.
 
-    rows: (n, m) of ``csp_rows``.  alone: (n, d) the service's guess: the rows, or of sketches the shortest models under
-    a guessed seed.  weights: (n, d) a participant's.  who: (n,) the client behind every row.  models: (n, d) as
-    trained.  phi: of ``hub_membership``.
+    rows: (n, m) of ``csp_rows``.  alone: (n, d) the service's guess.  weights: (n, d) a participant's.  who: (n,) the
+    client behind every row.  models: (n, d) as trained.  phi: of ``hub_membership``.
     """
 
     number: int
@@ -126,7 +125,7 @@ def _opened(uploads: Mapping[str, Upload], key: Any) -> tuple[dict[str, Rows], d
 def participants_help(protection: str, size: int) -> Unprotect:
     """What a participant, who has the common seed, makes of the service's rows.  size: d of the model.
 
-    It undoes a rotation; of a sketch it gives the shortest models. With a guessed seed the service tries it alone.
+    It undoes a rotation; of a sketch it gives the shortest models.
     """
 
     @lru_cache(maxsize=4)
@@ -153,10 +152,9 @@ def _inverse(size: int, dim: int, secret: bytes) -> Rows:
 _CSP = "cloud service provider"
 
 
-@attack(
-    "relink", _CSP, "identity", "follows shuffled clients from round to round by their differences from the mean row"
-)
+@attack("relink", _CSP, "identity")
 def relinked(rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
+    """Follows shuffled clients from round to round by their differences from the mean row."""
     for a, b, truth in _following(rounds):
         n = len(a.who)
         if a.rows.shape[1] == b.rows.shape[1]:
@@ -164,13 +162,9 @@ def relinked(rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
         yield Measured(HELPED, "re-linked", relink_accuracy(relink(a.weights, b.weights), truth, n))
 
 
-@attack(
-    "relink-profiles",
-    _CSP,
-    "identity",
-    "follows shuffled clients from round to round where only distances are visible",
-)
+@attack("relink-profiles", _CSP, "identity")
 def relinked_by_distances(rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
+    """Follows shuffled clients from round to round where only distances are visible."""
     for a, b, truth in _following(rounds):
         linked = relink_by_profiles(pairwise_distances(a.rows), pairwise_distances(b.rows))
         yield Measured("csp", "re-linked, by distances", relink_accuracy(linked, truth, len(a.who)))
@@ -183,51 +177,45 @@ def _following(rounds: Sequence[ServiceRound]) -> Iterator[tuple[ServiceRound, S
         yield a, b, np.array([row_of.get(i, -1) for i in b.who])
 
 
-@attack(
-    "label-shares", _CSP, "labels", "tells which classes a client has more of than others from the last layer's bias"
-)
+@attack("label-shares", _CSP, "labels")
 def label_shares(run: Recorded, rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
+    """Tells which classes a client has more of than others from the last layer's bias."""
     for one in rounds:
         yield from profiles("csp", one.alone, run.label_counts[one.who], run.spec)
         yield from profiles(HELPED, one.weights, run.label_counts[one.who], run.spec)
 
 
-@attack(
-    "similar-rows", _CSP, "groups", "tells which participants have similar data from the distances that it clusters by"
-)
+@attack("similar-rows", _CSP, "groups")
 def similar_rows(run: Recorded, rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
+    """Tells which participants have similar data from the distances that it clusters by."""
     for one in rounds:
-        yield from _by_distances(run, one.rows, one.who)
+        yield from alike(run, "csp", "distances", -pairwise_distances(one.rows), one.who)
 
 
-def _by_distances(run: Recorded, rows: Rows, who: NDArray[np.int64]) -> Iterator[Measured]:
-    yield from alike("csp", "distances", -pairwise_distances(rows), who, run.label_counts, run.groups)
-
-
-@attack(
-    "similar-pairs",
-    SERVER,
-    "groups",
-    "tells which participants have similar data from the clusters that they share",
-)
+@attack("similar-pairs", SERVER, "groups")
 def similar_pairs(run: Recorded, memberships: Sequence[NDArray[np.bool_]]) -> Iterator[Measured]:
-    """memberships: by round, phi (n, c) by client."""
+    """Tells which participants have similar data from the clusters that they share.
+
+    memberships: by round, phi (n, c) by client.
+    """
     for phi in memberships:
         got = np.flatnonzero(phi.any(axis=1))
         if len(got) >= 3:
-            yield from by_memberships(SERVER, "phi", phi[got], got, run.label_counts, run.groups)
+            yield from by_memberships(run, SERVER, "phi", phi[got], got)
 
 
-@attack("models-from-start", f"{_CSP} knowing the initial model", "models", "recovers all models up to the mean update")
+@attack("models-from-start", f"{_CSP} knowing the initial model", "models")
 def models_from_start(run: Recorded, rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
+    """Recovers all models up to the mean update."""
     for one in rounds:
         if one.number == 1:
             error = recovery_error(recover(one.alone, run.initial), one.models, run.initial)
             yield Measured("csp", "models of round 1", error, knowing="the start")
 
 
-@attack("models-from-colluder", f"{_CSP} with one colluding client", "models", "recovers all models exactly")
+@attack("models-from-colluder", f"{_CSP} with one colluding client", "models")
 def models_from_colluder(run: Recorded, rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
+    """Recovers all models exactly."""
     for one in rounds:
         guess = recover(one.weights, one.models[0], position=0)
         yield Measured(HELPED, "models", recovery_error(guess, one.models, run.initial))
@@ -252,8 +240,9 @@ def block_norms(rows: Rows, labels: int, secret: bytes) -> Rows:
     return np.asarray(sum(np.square(block).sum(axis=2) for block in blocks))
 
 
-@attack("signatures", _CSP, "labels", "tells label shares and similar data from signatures (descriptor=signature)")
+@attack("signatures", _CSP, "labels")
 def signatures(run: Recorded) -> Iterator[Measured]:
+    """Tells label shares and similar data from signatures (descriptor=signature)."""
     csp, hub = run.views[CSP], run.views[HUB]
     key, seed = held_key(csp, SERVICE), granted(run.views[run.clients[0]])[f"secret {GROUP}"]
     sent = characterised(hub, key)
@@ -261,7 +250,7 @@ def signatures(run: Recorded) -> Iterator[Measured]:
         return
     _, rows = csp_rows(csp, key, 0)
     who = np.array(run.numbers(order(rows, sent)))
-    yield from _by_distances(run, rows, who)
+    yield from alike(run, "csp", "distances", -pairwise_distances(rows), who)
     counts = run.label_counts
     for attacker, secret in (("csp", GUESSED_SEED), (HELPED, round_seed(seed, 0))):
         norms = block_norms(rows, counts.shape[1], secret)
@@ -288,16 +277,4 @@ def by_rounds(run: Recorded, rounds: Sequence[ServiceRound]) -> list[Finding]:
     ]
 
 
-AUDIT = Audit(
-    passive,
-    attacks=(
-        relinked,
-        relinked_by_distances,
-        label_shares,
-        similar_rows,
-        similar_pairs,
-        models_from_start,
-        models_from_colluder,
-        signatures,
-    ),
-)
+AUDIT = Audit(passive)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.privacy import measures
+from coterie.privacy.attacks.labels import class_means, rank_correlation, shares_by_nnls, unnamed_total_variation
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import repeated
-from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack
+from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, tried
 from coterie.privacy.views import by_round, held_key
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.sparsity import bounded
@@ -63,8 +65,8 @@ def descriptions(run: Recorded) -> dict[str, Doubles]:
     return {name_of[m.cipher]: key.decrypt(key.public.from_bytes(m.cipher)) for _, m in relayed if m.cipher in name_of}
 
 
-def auxiliary(run: Recorded) -> measures.Auxiliary:
-    """The attacker's own samples as devices' vectors. Raises UserError without classes."""
+def auxiliary(run: Recorded) -> tuple[Doubles, NDArray[np.int64]]:
+    """Of the attacker's own samples, (classes, C) means and (classes,) counts. Raises UserError without classes."""
     views = (run.views[name] for name in run.clients if name in run.views)
     asked = next((m for view in views for _, m in view.messages(messages.Describe) if m.weights is not None), None)
     if asked is None or asked.weights is None:
@@ -81,7 +83,8 @@ def auxiliary(run: Recorded) -> measures.Auxiliary:
     vectors = sparsities(run.model, asked.weights, x, run.settings.layer).astype(np.float64)
     if asked.centre is not None:
         vectors = bounded(vectors, asked.centre, asked.clip, asked.basis)
-    return measures.Auxiliary.of(vectors, labels, run.label_counts.shape[1])
+    classes = run.label_counts.shape[1]
+    return class_means(vectors, labels, classes), np.bincount(labels, minlength=classes)
 
 
 def losses(run: Recorded) -> dict[str, float]:
@@ -116,27 +119,30 @@ def first_steps(run: Recorded) -> dict[str, Doubles]:
 # -- passive attacks ---------------------------------------------------------------------------------------------------
 
 
-@attack("sparsity-shares", "server, or helper without names", "labels", "solves sparsity vectors for label shares")
+@attack("sparsity-shares", "server, or helper without names", "labels")
 def sparsity_shares(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
+    """Solves sparsity vectors for label shares."""
     vectors, counts, hardened = said.rows[:, :-1], run.label_counts[said.clients], run.mode == "hardened"
     who = COLLUDING if hardened else "server"
     try:
-        known = auxiliary(run)
-        estimate = known.shares(vectors)
+        means, prior = auxiliary(run)
+        estimate = shares_by_nnls(vectors, means)
     except fl.UserError as error:
         yield Measured(who, "label shares", None, why=str(error))
         return
-    yield from measures.by_shares(f"{who}, by vectors", estimate, known.prior, counts)
+    yield from measures.by_shares(f"{who}, by vectors", estimate, prior, counts)
     if hardened:
-        yield measures.by_unnamed_shares("helper", estimate, known.prior, counts)
+        unnamed = partial(unnamed_total_variation, estimate, counts, prior)
+        yield tried("helper", "label shares of unnamed clients", unnamed)
         of = clusters(run)
         of_said = np.array([of.get(run.clients[i], -1) for i in said.clients])
         who = "helper that is told everybody's cluster"
-        yield from measures.by_shares(who, estimate, known.prior, counts, clusters=of_said)
+        yield from measures.by_shares(who, estimate, prior, counts, clusters=of_said)
 
 
-@attack("floors-and-losses", "server", "other", "tells variety of labels from noise floors and losses")
+@attack("floors-and-losses", "server", "other")
 def floors_and_losses(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
+    """Tells variety of labels from noise floors and losses."""
     counts = run.label_counts
     if len(said.clients):
         own = counts[said.clients]
@@ -146,27 +152,30 @@ def floors_and_losses(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     yield measures.by_variety("server", "losses", lossy.rows, counts[lossy.clients])
 
 
-@attack(
-    "pooled-models", "server with the helper", "labels", "opens models, and reads label shares off them (mode hardened)"
-)
+@attack("pooled-models", "server with the helper", "labels")
 def pooled_models(run: Recorded) -> Iterator[Measured]:
+    """Opens models, and reads label shares off them (mode hardened)."""
     steps = DeviceRows.of(run, first_steps(run))
     if len(steps.clients) > 1:
         yield from measures.profiles(f"{COLLUDING}, by models", steps.rows, run.label_counts[steps.clients], run.spec)
 
 
-@attack("similar-pairs", "server", "groups", "tells which devices have similar data from the clusters that they share")
+@attack("similar-pairs", "server", "groups")
 def similar_pairs(run: Recorded) -> Iterator[Measured]:
+    """Tells which devices have similar data from the clusters that they share."""
     member = DeviceRows.of(run, clusters(run))
     if len(member.clients):
-        yield from measures.memberships("server", member.rows, member.clients, run.label_counts, run.groups)
+        yield from measures.memberships(run, "server", member.rows, member.clients)
 
 
-@attack("selections", "server", "other", "tells samples and variety of labels from how often a device is selected")
+@attack("selections", "server", "other")
 def by_selections(run: Recorded) -> Iterator[Measured]:
+    """Tells samples and variety of labels from how often a device is selected."""
     times = selected(run)
     chosen = np.array([times[name] for name in run.clients])
-    yield from measures.selections("server", chosen, run.label_counts.sum(axis=1), run.label_counts)
+    score = partial(rank_correlation, chosen, run.label_counts.sum(axis=1), "samples")
+    yield tried("server", "number of samples, by selections", score)
+    yield measures.by_variety("server", "selections", chosen, run.label_counts)
 
 
 def passive(run: Recorded) -> list[Finding]:
@@ -186,9 +195,9 @@ def passive(run: Recorded) -> list[Finding]:
 # -- active attacks ----------------------------------------------------------------------------------------------------
 
 
-@attack("boast", "one client, deviating", "other", "says that it is fast, to be selected more often")
+@attack("boast", "one client, deviating", "other")
 def boasting(run: Recorded) -> Iterator[Measured]:
-    """The least selected device of the largest cluster claims ``BOAST`` times its speed."""
+    """Says that it is fast, to be selected more often."""
     name = max(largest(run), key=lambda one: -selected(run)[one])
 
     def faster(message: fl.Message, effect: fl.Local, result: Any) -> Any:
@@ -201,9 +210,9 @@ def boasting(run: Recorded) -> Iterator[Measured]:
     yield Measured(f"{name}, deviating", "selected, for a clock rate that it does not have", result)
 
 
-@attack("spoil", "one client, deviating", "other", "sends a model against its training, to raise its cluster's loss")
+@attack("spoil", "one client, deviating", "other")
 def spoiling(run: Recorded) -> Iterator[Measured]:
-    """The most selected device of the largest cluster sends its step backwards, enlarged."""
+    """Sends a model against its training, to raise its cluster's loss."""
     name = max(largest(run), key=lambda one: selected(run)[one])
 
     def backwards(message: fl.Message, effect: fl.Fit, fitted: fl.Fitted) -> fl.Fitted:
@@ -252,8 +261,4 @@ def loss_of(run: Recorded) -> dict[str, float]:
     return {name: fmean(values) for name, values in found.items()}
 
 
-AUDIT = Audit(
-    passive,
-    active,
-    (sparsity_shares, similar_pairs, by_selections, floors_and_losses, pooled_models, boasting, spoiling),
-)
+AUDIT = Audit(passive, active)

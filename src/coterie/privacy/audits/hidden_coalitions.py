@@ -115,8 +115,9 @@ WITH_MEMBER = "hub with a member"
 COUNTED = "hub, if counts were opened"
 
 
-@attack("both-servers", TOGETHER, "groups", "adds both servers' shares of single uploads: a control")
+@attack("both-servers", TOGETHER, "groups")
 def both_servers(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
+    """Adds both servers' shares of single uploads: a control."""
     longest = run.settings.grid(len(run.clients), run.spec).longest
     for one in rounds:
         who = np.array(run.numbers(one.names))
@@ -124,12 +125,12 @@ def both_servers(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
         result = AttackResult("updates read (share)", float(read.mean()), 0.0, 1.0, len(who))
         yield Measured(TOGETHER, "updates, by adding shares", result, topic="models")
         yield from profiles(TOGETHER, one.updates.astype(np.float64), run.label_counts[who], run.spec)
-        yield from memberships(TOGETHER, one.groups, who, run.label_counts, run.groups)
+        yield from memberships(run, TOGETHER, one.groups, who)
 
 
-@attack("opened-counts", COUNTED, "groups", "regresses counts of groups on names of participants: a control")
+@attack("opened-counts", COUNTED, "groups")
 def opened_counts(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
-    """The counts are the observer's: they are never opened."""
+    """Regresses counts of groups on names of participants: a control."""
     groups = _groups(run, rounds)
     counts = np.stack([np.bincount(one.groups, minlength=len(one.sums)) for one in rounds]).astype(np.float64)
     there = (_weights(run, rounds) > 0).astype(np.float64)
@@ -142,9 +143,9 @@ def opened_counts(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
     )
 
 
-@attack("differencing", MEMBER, "models", "takes its sums' difference for the update of a member who is away in one")
+@attack("differencing", MEMBER, "models")
 def differencing(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
-    """With the sums as they are, and with exact ones."""
+    """Takes its sums' difference for the update of a member who is away in one."""
     alone = [one for pair in pairwise(rounds) for one in _away(*pair)]
     what = "update of one of its group who was away"
     for who, exact in ((MEMBER, False), (NO_NOISE, True)):
@@ -183,9 +184,9 @@ def _difference(first: Added, second: Added, group: int, name: str, *, exact: bo
     return np.asarray(sides[0] / first.step - sides[1] / second.step)
 
 
-@attack("sums-by-names", WITH_MEMBER, "groups", "regresses a group's sums on names: who is in it, and mean updates")
+@attack("sums-by-names", WITH_MEMBER, "groups")
 def sums_by_names(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
-    """For each group. By assumption this succeeds in time."""
+    """Regresses a group's sums on names: who is in it, and mean updates."""
     groups, weights = _groups(run, rounds), _weights(run, rounds)
     seen = groups >= 0
     means = np.zeros((len(run.clients), run.spec.size))

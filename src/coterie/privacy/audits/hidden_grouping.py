@@ -25,14 +25,9 @@ STRENGTH = 1e4
 """A planted row's gain with any other; honest gains are hundreds at most."""
 
 
-@attack(
-    "grouping-steps",
-    HELPER,
-    "other",
-    "tells samples of unnamed clients from steps and its shares, and links them",
-)
+@attack("grouping-steps", HELPER, "other")
 def grouping_steps(run: Recorded) -> Iterator[Measured]:
-    """The hub sees the same steps, at places without names or positions."""
+    """Tells samples of unnamed clients from steps and its shares, and links them."""
     groups = found_groups(run, HUB, HELPER)
     counts = run.label_counts[run.numbers(groups.names)]
     draw, smallest = np.random.default_rng(0), run.settings.min_cluster
@@ -51,12 +46,12 @@ def grouping_steps(run: Recorded) -> Iterator[Measured]:
         yield tried(AGAIN, what, partial(hidden_groups.found_again, against), topic="identity")
 
 
-@attack("planted-row", PLANTED, "labels", "plants a row that is grouped with all who have a label, and no one else")
+@attack("planted-row", PLANTED, "labels")
 def planted_row(run: Recorded) -> Iterator[Measured]:
-    """The first client's row asks for the label that most nearly half of the clients have, by the sums.
+    """Plants a row that is grouped with all who have a label, and no one else.
 
-    By steps the helper sees which positions gain by it, so it reads all bits, without names. It does not apply where
-    all clients have all labels. Raises UserError with one group of all, which needs no rows.
+    The first client asks for the label that most nearly half of the clients have, by the sums. The helper reads all
+    bits, without names. Raises UserError with one group of all.
     """
     if run.settings.clusters == 1:
         raise fl.UserError("with clusters=1 no rows are compared, so none can be planted")

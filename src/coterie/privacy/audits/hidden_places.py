@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from coterie.clustering.correlation import Groups, Question, answered, chosen, labelled
 from coterie.crypto.signing import OpeningKey
-from coterie.crypto.two_party import Words64
 from coterie.privacy.attacks.hidden_groups import Choice
 from coterie.privacy.audits import Recorded
 from coterie.privacy.views import granted
+from coterie.protocol.arrays import Words64
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import split
 from coterie.protocols.anonymous import Relayed
@@ -81,8 +81,8 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
 class PlacesFound:
     """The founding, as the helper sees it.  names: the client at each place, unknown to it.
 
-    choices: between places.  labels: (n,) the group of each.  gains: (n, n) of places, unknown to all.  most: groups
-    that there may be.  weights: (n,) the helper's shares, of which it knows the places.
+    choices: between places.  labels: (n,) the group of each.  gains: (n, n), unknown to all.  most: groups that there
+    may be.  weights: (n,) the helper's shares.
     """
 
     names: list[str]

@@ -122,10 +122,7 @@ def mingled(views: Mapping[str, View]) -> dict[int, Mingled]:
 def recorded_rounds(
     views: Mapping[str, View], clients: Sequence[str], config: MingledPieConfig, mode: str, opener: Opener
 ) -> Iterator[tuple[IdentityRound, Doubles]]:
-    """Each round with updates, and its clients' models (n, d) as their key opens them.
-
-    Raises UserError for an indicator that is not one-hot.
-    """
+    """Each round with updates, and its clients' models (n, d) as their key opens them."""
     for r, arrived in by_round(views.get(HUB, View(HUB, HUB)), Update).items():
         sent = {name: arrived[name] for name in clients if name in arrived}
         sets = np.zeros((len(sent), config.clusters), np.bool_)
@@ -149,27 +146,17 @@ def _guessed(who: str, one: IdentityRound, prior: Doubles | None, form: Expected
     return Measured(who, "true cluster", result, form)
 
 
-@attack(
-    "cluster-identity",
-    "server",
-    "groups",
-    "guesses a client's true cluster among those that it joins, all equally likely",
-)
+@attack("cluster-identity", "server", "groups")
 def by_one_set(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """Cluster-identity inference (A1), without a prior."""
+    """Guesses a client's true cluster among those that it joins, all equally likely."""
     for one in rounds:
         form = None if one.law is None else identity.expected_accuracy(one.law, shares=one.sizes.astype(np.float64))
         yield _guessed("server", one, None, form)
 
 
-@attack(
-    "cluster-identity-by-size",
-    "server knowing or estimating the clusters' sizes",
-    "groups",
-    "guesses the largest of the clusters that a client joins",
-)
+@attack("cluster-identity-by-size", "server knowing or estimating the clusters' sizes", "groups")
 def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """Where clients name no clusters the posterior is the prior."""
+    """Guesses the largest of the clusters that a client joins."""
     for one in rounds:
         law, sizes = one.law, one.sizes.astype(np.float64)
         form = None if law is None else identity.expected_accuracy(law, sizes)
@@ -180,16 +167,11 @@ def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
             yield _guessed("server estimating the sizes", one, estimates, form)
 
 
-@attack(
-    "identity-intersection",
-    "server",
-    "groups",
-    "finds a client's true cluster as the one that is in all sets that it drew",
-)
+@attack("identity-intersection", "server", "groups")
 def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """Intersection of the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
+    """Finds a client's true cluster as the one that is in all sets that it drew.
 
-    One result for each keys but the first, of their last round. The closed form holds if all have stayed.
+    Under 2, 3, ... keys, as if clients stayed in their clusters. The closed form holds if all have.
     """
     last = _last_by_keys(rounds)
     for count in range(2, len(last) + 1):
@@ -206,16 +188,11 @@ def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
         yield Measured("server intersecting sets of several keys", "true cluster", result, form)
 
 
-@attack(
-    "identity-changes",
-    "server",
-    "groups",
-    "finds a client's true cluster from the sets of the other clusters that it has been in",
-)
+@attack("identity-changes", "server", "groups")
 def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """What several sets under the same keys reveal of a client's current cluster, beyond the last alone.
+    """Finds a client's true cluster from the sets of the other clusters that it has been in.
 
-    Over clients with more than one, at the end of each keys. The closed form holds for two.
+    Beyond the last set alone, of clients with several under the same keys. The closed form holds for two.
     """
     for now in _last_by_keys(rounds):
         shown: dict[int, dict[bytes, Sets]] = {}
@@ -238,8 +215,9 @@ def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
         yield Measured("server", "true cluster of who has changed, by all sets", result, form)
 
 
-@attack("sums", "client", "other", "reads the true clusters' sizes off the sums that it opens")
+@attack("sums", "client", "other")
 def by_coefficients(views: Mapping[str, View], rounds: Sequence[IdentityRound], opener: Opener) -> Iterator[Measured]:
+    """Reads the true clusters' sizes off the sums that it opens."""
     sums = mingled(views)
     for one in rounds:
         if one.number in sums:
@@ -252,11 +230,14 @@ def by_coefficients(views: Mapping[str, View], rounds: Sequence[IdentityRound], 
             yield Measured("client", "models of clients alone in a cluster", result, topic="models")
 
 
-@attack("shared-key", "server with any client's key", "groups", "opens every update, and reads label shares off it")
+@attack("shared-key", "server with any client's key", "groups")
 def by_key(
     run: Recorded, start: NDArray[Any], opened: Sequence[tuple[IdentityRound, Doubles]], opens: Opener
 ) -> Iterator[Measured]:
-    """start: (k, d) the initial models."""
+    """Opens every update, and reads label shares off it.
+
+    start: (k, d) the initial models.
+    """
     who, k = "server with any client's key", run.settings.clusters
     sums, models = mingled(run.views), start
     for one, trained in opened:
@@ -295,4 +276,4 @@ def _last_by_keys(rounds: Sequence[IdentityRound]) -> list[IdentityRound]:
     return list({one.keys: one for one in rounds}.values())
 
 
-AUDIT = Audit(passive, attacks=(by_one_set, by_sizes, by_all_keys, by_changes, by_key, by_coefficients))
+AUDIT = Audit(passive)

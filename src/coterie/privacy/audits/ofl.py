@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.dp.uploads import Standard
 from coterie.privacy.attacks import labels
-from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import SPREAD, TRIALS, audit_distributed, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
+from coterie.privacy.attacks.samples import Losses, membership_auc, upload_membership, uploaded_model
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, ofl_views, tried
-from coterie.privacy.audits.ofl_active import COALITION, active, boasting, forging, stealing, subtracting
+from coterie.privacy.audits.ofl_active import ACTIVE, COALITION, active
 from coterie.privacy.measures import alike, check_classes, memberships
 from coterie.privacy.plain import losses, same_pool, some_rounds
 from coterie.systems.ofl.messages import HUB, LEADER
@@ -34,8 +34,9 @@ UNKNOWN = "the places of uploads follow from the run's session, which is not kep
 # -- the parameter server ----------------------------------------------------------------------------------------------
 
 
-@attack("global-model", HUB, "samples", "tells from losses of the global model which samples were trained on")
+@attack("global-model", HUB, "samples")
 def by_global_model(run: Recorded) -> Iterator[Measured]:
+    """Tells from losses of the global model which samples were trained on."""
     models = ofl_views.global_models(run)
     for r in some_rounds(list(models)):
         own, others = zip(*(losses(run, models[r], i) for i in range(len(run.clients))), strict=True)
@@ -44,13 +45,13 @@ def by_global_model(run: Recorded) -> Iterator[Measured]:
         yield tried(HUB, what, partial(membership_auc, own, others, same_pool=known))
 
 
-@attack("status-reports", HUB, "other", "reads sample counts, and compares summaries of uploads and clusters")
+@attack("status-reports", HUB, "other")
 def by_reports(run: Recorded) -> Iterator[Measured]:
+    """Reads sample counts, and compares summaries of uploads and clusters."""
     for of_round in ofl_views.reports(run).values():
         yield from _by_reports(run, of_round)
     for found in ofl_views.clusters(run).values():
-        members = run.numbers(found)
-        yield from memberships(HUB, np.array([*found.values()]), members, run.label_counts, run.groups)
+        yield from memberships(run, HUB, np.array([*found.values()]), run.numbers(found))
 
 
 def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured]:
@@ -63,12 +64,15 @@ def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured
     rows = np.stack([report.update for report in of_round.values()])[summed].astype(np.float64)
     who = [reporting[i] for i in summed]
     if len(who) > 2:
-        yield from alike(HUB, "summaries of uploads", rows @ rows.T, who, run.label_counts, run.groups)
+        yield from alike(run, HUB, "summaries of uploads", rows @ rows.T, who)
 
 
-@attack("leader-scalars", HUB, "other", "guesses a cluster's variety of labels and size from what detection opens")
+@attack("leader-scalars", HUB, "other")
 def by_scalars(run: Recorded) -> Iterator[Measured]:
-    """Two or three numbers name no class, but can reveal variety, samples, and which leaders' data are similar."""
+    """Guesses a cluster's variety of labels and size from what detection opens.
+
+    Two or three numbers can also reveal which leaders' data are similar.
+    """
     for line in run.lines:
         note = line["notes"]
         opened = {name: row for name, row in note.get("scalars", {}).items() if None not in row}
@@ -93,21 +97,24 @@ def by_scalars(run: Recorded) -> Iterator[Measured]:
 # -- one leader --------------------------------------------------------------------------------------------------------
 
 
-@attack("upload-membership", LEADER, "samples", "tells training samples by the losses that a noisy upload lowers")
+@attack("upload-membership", LEADER, "samples")
 def by_lowered_losses(run: Recorded, of_round: Mapping[int, Sequence[ofl_views.Heard]]) -> Iterator[Measured]:
+    """Tells training samples by the losses that a noisy upload lowers."""
     for r in some_rounds(list(of_round)):
         what = "samples that were trained on, by losses that an upload lowers"
         yield tried(LEADER, what, partial(lowered, run, of_round[r]))
 
 
-@attack("upload-labels", LEADER, "labels", "reads label shares off noisy uploads")
+@attack("upload-labels", LEADER, "labels")
 def by_values(run: Recorded, of_round: Mapping[int, Sequence[ofl_views.Heard]]) -> Iterator[Measured]:
+    """Reads label shares off noisy uploads."""
     for uploads in of_round.values():
         yield tried(LEADER, "label shares, by uploads", partial(within, run, uploads, by_steps, placed=True))
 
 
-@attack("upload-choices", LEADER, "labels", "reads label shares off which parameters are uploaded, or wanted")
+@attack("upload-choices", LEADER, "labels")
 def by_choices(run: Recorded, of_round: Mapping[int, Sequence[ofl_views.Heard]]) -> Iterator[Measured]:
+    """Reads label shares off which parameters are uploaded, or wanted."""
     for uploads in of_round.values():
         if _placed(uploads):
             what = "label shares, by which parameters are uploaded"
@@ -175,10 +182,11 @@ def lowered(run: Recorded, uploads: Sequence[ofl_views.Heard]) -> AttackResult:
 # -- all leaders but one, with the server ------------------------------------------------------------------------------
 
 
-@attack("subtraction", COALITION, "models", "subtracts its own models from the mean, and has the last leader's")
+@attack("subtraction", COALITION, "models")
 def by_coalition(run: Recorded) -> Iterator[Measured]:
-    """The last leader's model follows by subtraction, but for one without weight, so this is stated and no cipher
-    attacked. ``subtracting`` measures it.
+    """Subtracts its own models from the mean, and has the last leader's.
+
+    It follows unless its model has no weight, so this is stated and no cipher attacked.
     """
     for line in run.lines:
         note = line["notes"]
@@ -222,21 +230,4 @@ def noise(federation: fl.Federation) -> Sequence[Mapping[str, Any]]:
     return [audit_heuristic(delta=config.dp_delta, spread=spread, trials=TRIALS).row() for spread in (SPREAD, inf)]
 
 
-AUDIT = Audit(
-    passive,
-    active,
-    (
-        by_global_model,
-        by_reports,
-        by_scalars,
-        by_lowered_losses,
-        by_values,
-        by_choices,
-        by_coalition,
-        stealing,
-        boasting,
-        forging,
-        subtracting,
-    ),
-    noise,
-)
+AUDIT = Audit(passive, active, ACTIVE, noise)

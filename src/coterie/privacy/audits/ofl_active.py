@@ -43,7 +43,7 @@ def active(run: Recorded) -> list[Finding]:
         raise fl.UserError("what a client that deviates does shows later: repeat the run with 3 rounds or more")
     if not terms(run):
         raise fl.UserError("nobody led in this run, so there is no leader to deviate")
-    return [*subtracting(run), *stealing(run), *boasting(run), *forging(run)]
+    return [found for one in ACTIVE for found in one(run)]
 
 
 def terms(run: Recorded) -> Counter[str]:
@@ -59,8 +59,9 @@ def most_often(run: Recorded) -> str:
 # -- the joint key -----------------------------------------------------------------------------------------------------
 
 
-@attack("joint-key-theft", ONE_LEADER, "other", "reads the joint key off the model (fails: leaders use pads)")
+@attack("joint-key-theft", ONE_LEADER, "other")
 def stealing(run: Recorded) -> Iterator[Measured]:
+    """Reads the joint key off the model (fails: leaders use pads)."""
     thieves = list[LeaderThief]()
     found = tried(ONE_LEADER, "the joint key", partial(key_read_by_leader, run, most_often(run), MODEL, thieves))
     yield found._replace(round=thieves[0].round) if found.result else found
@@ -69,9 +70,11 @@ def stealing(run: Recorded) -> Iterator[Measured]:
 # -- status reports ----------------------------------------------------------------------------------------------------
 
 
-@attack("boasting", "one client, deviating", "other", "reports more than its device has, to lead more often")
+@attack("boasting", "one client, deviating", "other")
 def boasting(run: Recorded) -> Iterator[Measured]:
-    """The client that led least reports ``BOAST`` times its speed, and constant presence. Chance: how often it led
+    """Reports more than its device has, to lead more often.
+
+    The client that led least reports ``BOAST`` times its speed, and constant presence. Chance: how often it led
     honestly, with the spread of elections by lot.
     """
     led = terms(run)
@@ -100,12 +103,12 @@ def boasted(status: Status, step_s: float) -> Status:
 # -- forged models -----------------------------------------------------------------------------------------------------
 
 
-@attack("forged-leader-model", ONE_LEADER, "other", "sends its change of the model ten times as long")
+@attack("forged-leader-model", ONE_LEADER, "other")
 def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measured]:
-    """The client that led most often sends its change this many times as long.
+    """Sends its change of the model ten times as long.
 
-    Two findings each: its model's weight relative to its honest ones', and the effect on accuracy; chance is the honest
-    run's, with its spread over the later half.
+    By the client that led most often: its model's weight relative to its honest ones', and the effect on accuracy,
+    whose chance is the honest run's, with its spread over the later half.
     """
     client = most_often(run)
     for length in lengths:
@@ -174,10 +177,11 @@ def observed(run: Recorded) -> tuple[Own, Recorded]:
     return own, run.again(meddle)
 
 
-@attack("subtraction-repeated", COALITION, "other", "repeats the run, and reads label shares off the leaders' models")
+@attack("subtraction-repeated", COALITION, "other")
 def subtracting(honest: Recorded) -> Iterator[Measured]:
-    """What all others with the server find of the leader with the largest weight, beside its memory, and of its
-    clients' label shares.
+    """Repeats the run, and reads label shares off the leaders' models.
+
+    Of the leader with the largest weight.
     """
     own, run = observed(honest)
     places, models, before = eligible(run.spec), global_models(run), run.initial
@@ -200,3 +204,6 @@ def subtracting(honest: Recorded) -> Iterator[Measured]:
             for one in profiles(COALITION, np.stack([*steps.values()]), pooled(run, note, of), run.spec):
                 yield one._replace(what=f"{one.what} of a cluster")
         before = models[r]
+
+
+ACTIVE = subtracting, stealing, boasting, forging

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.crypto.roster import check_signed
@@ -14,9 +13,7 @@ from coterie.dp.uploads import eligible, shared_set
 from coterie.privacy.audits import Recorded, View
 from coterie.protocols.reports import FIELDS, StatusReport
 from coterie.systems.ofl.messages import HUB, LEADER, Lead, Led, Spread, Upload, named
-from coterie.systems.ofl.sparse import Indices, places_of
-
-Doubles = NDArray[np.float64]
+from coterie.systems.ofl.sparse import places_of
 
 
 class Heard(NamedTuple):
@@ -30,11 +27,11 @@ class Heard(NamedTuple):
     member: int
     leader: int
     base: fl.Vector
-    places: Indices | None
-    change: Doubles | None
-    wanted: Indices
+    places: fl.Integers | None
+    change: fl.Doubles | None
+    wanted: fl.Integers
 
-    def step(self) -> Doubles:
+    def step(self) -> fl.Doubles:
         """(d,) the change; 0 at what was not uploaded."""
         found = np.zeros(len(self.base))
         found[self.places] = self.change
@@ -76,7 +73,7 @@ def _heard(run: Recorded, src: str, leader: int, upload: Upload, base: fl.Vector
     return Heard(upload.round, run.clients.index(src), leader, base, places, change, wanted)
 
 
-def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
+def uploaded_places(run: Recorded, src: str, upload: Upload) -> fl.Integers | None:
     """None if unknown: public places follow from the session, which a folder with real keys lacks."""
     if upload.places is not None:
         return upload.places.astype(np.int64)
@@ -112,11 +109,11 @@ def clusters(run: Recorded) -> dict[int, dict[str, int]]:
     return dict(sorted(found.items()))
 
 
-def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> NDArray[np.int64]:
+def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> fl.Integers:
     """(n, classes) label counts of the clients that each leader represented."""
     members = [run.numbers(note["stands_for"][leader]) for leader in leaders]
     return np.stack([run.label_counts[of].sum(axis=0) for of in members])
 
 
-def reported_samples(of_round: Mapping[str, StatusReport]) -> NDArray[np.float64]:
+def reported_samples(of_round: Mapping[str, StatusReport]) -> fl.Doubles:
     return np.array([report.values[FIELDS.index("samples")] for report in of_round.values()])

@@ -102,9 +102,12 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
     return np.asarray(opened / ring(key.parameters).moduli_at(vector.tally.form.level).astype(np.float64)).ravel()
 
 
-@attack("conflict-count", "helper", "other", "guesses how many late updates conflict with the others")
+@attack("conflict-count", "helper", "other")
 def by_signs(rounds: Sequence[CosineRound], dummies: int, *, hidden: bool = False) -> Iterator[Measured]:
-    """From the signs, and the classes that the helper inverts.  hidden: by coins, among sets of sums."""
+    """Guesses how many late updates conflict with the others.
+
+    From the signs, and the classes that the helper inverts.  hidden: by coins, among sets of sums.
+    """
     for one in rounds:
         cosines, shown, sums = one.cosines(), one.shown, one.sums
         if shown is not None and sums is not None and len(shown) + len(sums) == len(cosines) + dummies + 1:
@@ -128,8 +131,9 @@ def _classes(sums: Doubles) -> masks.Classes:
     return "agreeing" if abs(sums[1]) < _NO_WEIGHT else "both"
 
 
-@attack("mask", "helper", "other", "compares the masked models that it opens with uniform numbers")
+@attack("mask", "helper", "other")
 def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
+    """Compares the masked models that it opens with uniform numbers."""
     from scipy.stats import kstest  # slow to import
 
     key = held_key(views[HELPER], SERVICE)
@@ -140,14 +144,11 @@ def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
         yield Measured("helper", "the model under its mask", result)
 
 
-@attack(
-    "real-mask",
-    "helper",
-    "other",
-    "tells two models apart by what the range of a mask of real numbers allows (mode literal)",
-)
+@attack("real-mask", "helper", "other")
 def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float) -> Iterator[Measured]:
-    """bound: of the mask, +-.
+    """Tells two models apart by what the range of a mask of real numbers allows (mode literal).
+
+    bound: of the mask, +-.
 
     Candidates are a round's model and the previous one; the truth is what clients open.
     """
@@ -166,9 +167,11 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
         yield Measured("helper", "the model under its mask", result)
 
 
-@attack("converted-model", "aggregator with one client", "other", "opens the model that clients are sent")
+@attack("converted-model", "aggregator with one client", "other")
 def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDArray[Any]) -> Iterator[Measured]:
-    """With the most often asked client, scored by what another opens.
+    """Opens the model that clients are sent.
+
+    With the most often asked client, scored by what another opens.
 
     start: (d,) the public initial weights, as encrypted, which chance guesses.
     """
@@ -188,9 +191,12 @@ def _models(view: View) -> dict[int, bytes]:
     return {seen.round: message.cipher for seen, message in view.messages(messages.Train) if message.cipher}
 
 
-@attack("pooled-updates", "aggregator with the helper", "labels", "opens updates, and reads label shares off them")
+@attack("pooled-updates", "aggregator with the helper", "labels")
 def by_both(rounds: Sequence[CosineRound], run: Recorded) -> Iterator[Measured]:
-    """Updates in time. With keys=threshold some members of the committee must help, too."""
+    """Opens updates, and reads label shares off them.
+
+    Updates in time. With keys=threshold some members of the committee must help, too.
+    """
     who = "aggregator with the helper"
     if run.settings.keys == "threshold":
         who += f" and {run.settings.committee(run.clients)[1]} members"
@@ -239,16 +245,12 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> tuple[Recorded, Ke
     return play(meddle), thieves[0]
 
 
-@attack(
-    "key-in-sum",
-    "one client, deviating",
-    "other",
-    "reads the helper's secret key off the model that it is handed (fails in mode hardened)",
-)
+@attack("key-in-sum", "one client, deviating", "other")
 def by_theft(client: str, run: Recorded, thief: KeyThief) -> Iterator[Measured]:
-    """How much of the last reading is correct; if all, also the error of others' updates opened with it.
+    """Reads the helper's secret key off the model that it is handed (fails in mode hardened).
 
-    Chance guesses zero. In mode ``hardened`` the client forges what its padded upload has room for.
+    How much of the last reading is correct; if all, also the error of others' updates opened with it. Chance guesses
+    zero.
     """
     truth = whole_key(run.views)
     if thief.guess is None:
@@ -288,4 +290,4 @@ def active(run: Recorded) -> list[Finding]:
     return by_theft(client, *steal(run.again, client))
 
 
-AUDIT = Audit(passive, active, (by_signs, by_real_mask, by_mask, by_both, by_clients_key, by_theft))
+AUDIT = Audit(passive, active)

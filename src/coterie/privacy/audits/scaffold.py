@@ -27,9 +27,12 @@ def variates(run: Recorded) -> Iterator[dict[str, NDArray[np.float64]]]:
         yield held
 
 
-@attack("control-variates", "server", "labels", "reads labels off a client's control variate, the sum of its changes")
+@attack("control-variates", "server", "labels")
 def control_variates(run: Recorded) -> Iterator[Measured]:
-    """A variate is a mean gradient, and training steps against it."""
+    """Reads labels off a client's control variate, the sum of its changes.
+
+    A variate is a mean gradient, and training steps against it.
+    """
     for held in variates(run):
         if len(held) > 1:
             labels = run.label_counts[run.numbers(held)]
@@ -37,4 +40,4 @@ def control_variates(run: Recorded) -> Iterator[Measured]:
                 yield one._replace(what=f"{one.what}, by control variates")
 
 
-AUDIT = Audit(control_variates, attacks=(control_variates,))
+AUDIT = Audit(control_variates)

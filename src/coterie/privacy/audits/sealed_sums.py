@@ -22,8 +22,9 @@ def sums_audit(sums: Sums, kind: type[Message], field: str) -> Audit:
     """
     who = "server with any client's key"
 
-    @attack("shared-key", who, "labels", "opens updates, and reads label shares off them")
+    @attack("shared-key", who, "labels")
     def passive(run: Any) -> Any:
+        """Opens updates, and reads label shares off them."""
         if run.settings.keys == "threshold":
             return  # nobody has a key that opens what the server holds
         if run.settings.noisy:

@@ -6,25 +6,3 @@ from coterie.protocols.threshold.keys import HubKey, Joint, JointGrant, JointKey
 from coterie.protocols.threshold.making import hand_over, make_keys
 from coterie.protocols.threshold.opening import KeyOpening, OpenedSum, open_sums
 from coterie.protocols.threshold.pads import JointPads, complete_pads, loaded, open_padded, open_weighted, padding
-
-__all__ = [
-    "HubKey",
-    "Joint",
-    "JointGrant",
-    "JointKeys",
-    "JointPads",
-    "KeyMaking",
-    "KeyOpening",
-    "OpenedSum",
-    "SignedSum",
-    "complete_pads",
-    "hand_over",
-    "loaded",
-    "make_keys",
-    "open_padded",
-    "open_sums",
-    "open_weighted",
-    "padding",
-    "taken",
-    "vouched",
-]

@@ -17,9 +17,9 @@ from typing import Any
 import coterie.protocol.core as fl
 from coterie.crypto.ckks import CipherVector
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import Field
+from coterie.crypto.signing import SIGNATURE_BYTES, Field
 from coterie.crypto.threshold import Group
-from coterie.crypto.threshold_halves import SIGNATURE_BYTES, Half
+from coterie.crypto.threshold_halves import Half
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocols.threshold.keys import HubKey, Joint, key_digest
 

@@ -6,67 +6,58 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 import coterie.protocol.core as fl
 from coterie.crypto import ckks, threshold, threshold_generation
 from coterie.crypto.keys import public_key
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import Field, digest
+from coterie.crypto.signing import SIGNATURE_BYTES, Field, digest
 from coterie.protocols.key_centre import Granted
 from coterie.protocols.threshold import keys
-from coterie.protocols.threshold.keys import AboutJoint, Consent, Held, Joint, OfKey, Terms, group, lines, named, text
+from coterie.protocols.threshold.keys import AboutJoint, AskOfKey, Consent, Joint, OfKey, Terms, group, lines, text
 
-DIGEST_BYTES, SIGNATURE_BYTES = 32, 64
+DIGEST_BYTES = 32
 
 # ---- messages: all between the hub and another party, but for ``Piece``
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Begin(OfKey, frozen=True):
+class Begin(AskOfKey, frozen=True):
     """Make a key with these holders (names, one a line). sources: the holders that hand over an existing key."""
 
     holders: str
     sources: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Committed(OfKey, frozen=True):
     """digest: of its public part; empty in a hand-over."""
 
     digest: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Reveal(OfKey, frozen=True):
+class Reveal(AskOfKey, frozen=True):
     """digests: all commitments, 32 bytes each, in the holders' order."""
 
     digests: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Revealed(OfKey, frozen=True):
     """part: public, that for products (or nothing), and the opening of the commitment."""
 
     part: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Exchange(OfKey, frozen=True):
+class Exchange(AskOfKey, frozen=True):
     """Send your pieces. parts: all revealed ones, in the holders' order; empty in a hand-over."""
 
     parts: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Pass(OfKey, frozen=True):
+class Pass(AskOfKey, frozen=True):
     """Send these new holders pieces of your share. sources: all that hand over."""
 
     holders: str
     sources: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Piece(OfKey, frozen=True):
     """SECRET, from holder to holder, sealed: half of a common seed, and a piece of the sender's share, if any.
 
@@ -81,7 +72,6 @@ class Piece(OfKey, frozen=True):
         return f"<Piece of {self.key} {self.number}>"
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Endorsed(OfKey, frozen=True):
     """signature: over the joint public key and its holders.  second: the second part for products, or nothing."""
 
@@ -89,37 +79,31 @@ class Endorsed(OfKey, frozen=True):
     second: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class AskTurns(OfKey, frozen=True):
+class AskTurns(AskOfKey, frozen=True):
     """For automorphisms X -> X^k."""
 
     elements: fl.Integers
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class TurnParts(OfKey, frozen=True):
     part: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Complete(OfKey, frozen=True):
     """This holder has all pieces."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Lacking(OfKey, frozen=True):
+class Lacking(AskOfKey, frozen=True):
     """Which pieces do you lack?"""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Lacks(OfKey, frozen=True):
     """The holders whose pieces have not come, one a line."""
 
     names: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class JointKey(OfKey, frozen=True):
+class JointKey(AskOfKey, frozen=True):
     """signatures: of all holders, 64 bytes each. Older keys are erased.
     summands: how many contributions the key sums up, perhaps of former holders.
     """
@@ -130,7 +114,6 @@ class JointKey(OfKey, frozen=True):
     signatures: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Known(OfKey, frozen=True):
     """This party has the key, and has erased its shares of older ones."""
 
@@ -157,8 +140,8 @@ class Making(fl.SecretStruct, kw_only=True, tag=True):
     sources: tuple[str, ...]  # whose pieces make up the share; none if it is the holder's own contribution
     summands: int
     own: dict[str, bytes]  # halves of common seeds, by the other holder
-    seeds: dict[str, bytes] = msgspec.field(default_factory=dict)  # others' halves
-    pieces: dict[str, bytes] = msgspec.field(default_factory=dict)
+    seeds: dict[str, bytes] = fl.field(default_factory=dict)  # others' halves
+    pieces: dict[str, bytes] = fl.field(default_factory=dict)
     opened: int = 0  # in a hand-over, how many ciphertexts were opened before
 
     def lacks(self, me: str) -> list[str]:
@@ -213,7 +196,7 @@ MakingRound = Inheriting | Committing | Revealing | Exchanged | Whole
 
 
 class Makings(fl.SecretStruct):
-    rounds: dict[str, MakingRound] = msgspec.field(default_factory=dict)
+    rounds: dict[str, MakingRound] = fl.field(default_factory=dict)
 
 
 def _cost(making: KeyMaking, msg: Any) -> fl.Cost:
@@ -241,7 +224,6 @@ class KeyMaking(AboutJoint):
     would weaken the key's ``Joint``.
     """
 
-    Secret = Makings
     secret: Makings
 
     def is_asked(self, kind: type[fl.Message], config: Any, mode: str) -> bool:
@@ -259,7 +241,6 @@ class KeyMaking(AboutJoint):
     def begin(self, msg: Begin, src: str) -> Committed:
         # in a hand-over it only waits for pieces
         party = self.party
-        fl.from_hub(party, msg, src)
         joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
         joint.checked(holders, party.common.roster)
         if party.name not in holders:
@@ -302,7 +283,7 @@ class KeyMaking(AboutJoint):
 
     @fl.on(Reveal, answers=Revealed)
     def reveal(self, msg: Reveal, src: str) -> Revealed:
-        made: Committing = self._at(msg, src, Committing)
+        made: Committing = self._at(msg, Committing)
         mine = made.holders.index(self.party.name)
         if len(msg.digests) != DIGEST_BYTES * len(made.holders):
             raise fl.PeerError(f"{len(msg.digests)} bytes of commitments of {len(made.holders)} holders")
@@ -316,7 +297,7 @@ class KeyMaking(AboutJoint):
     @fl.on(Exchange, _cost, answers=(Endorsed, Complete))
     def exchange(self, msg: Exchange, src: str) -> tuple[fl.To, ...]:
         party = self.party
-        made: Revealing | Inheriting = self._at(msg, src, Revealing, Inheriting)
+        made: Revealing | Inheriting = self._at(msg, Revealing, Inheriting)
         second, pieces = b"", dict[str, bytes]()
         if isinstance(made, Inheriting):
             now = made.next(Exchanged, secret=None, public=party.joint.terms(msg.key).public)
@@ -342,7 +323,7 @@ class KeyMaking(AboutJoint):
     @fl.on(AskTurns, _cost, answers=TurnParts)
     def evaluate(self, msg: AskTurns, src: str) -> TurnParts:
         # given once: two would show their noise
-        made: Exchanged | Whole = self._at(msg, src, Exchanged, Whole)
+        made: Exchanged | Whole = self._at(msg, Exchanged, Whole)
         joint = self.party.joint.of(msg.key)
         if made.secret is None or made.turned or not joint.products:
             raise fl.PeerError(f"making {msg.number} of key {msg.key!r} has no rotations to be made")
@@ -357,7 +338,6 @@ class KeyMaking(AboutJoint):
     def hand_over(self, msg: Pass, src: str) -> tuple[fl.To, ...]:
         # the share is erased once all are told of the new holders
         party = self.party
-        fl.from_hub(party, msg, src)
         joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
         held = party.joint.held(msg.key)
         joint.checked(holders, party.common.roster)
@@ -399,14 +379,13 @@ class KeyMaking(AboutJoint):
 
     @fl.on(Lacking, answers=Lacks, when=fl.never)
     def lacking(self, msg: Lacking, src: str) -> Lacks:
-        made: MakingRound = self._at(msg, src, Making)
+        made: MakingRound = self._at(msg, Making)
         missing = () if isinstance(made, Whole) else made.lacks(self.party.name)
         return Lacks(*msg.of, text(missing))
 
     @fl.on(JointKey, answers=Known)
     def know(self, msg: JointKey, src: str) -> Known:
         party, joint = self.party, self.party.joint.of(msg.key)
-        fl.from_hub(party, msg, src)
         secret, holders = party.joint.secret, lines(msg.holders)
         known, made = secret.terms.get(msg.key), self.secret.rounds.get(msg.key)
         if joint.dealer and known is None:
@@ -420,7 +399,7 @@ class KeyMaking(AboutJoint):
         if party.name in holders:
             if not isinstance(mine, Whole) or mine.public != msg.public:
                 raise fl.PeerError(f"{party.name} should hold key {msg.key!r}, and has no share of it")
-            secret.held[msg.key] = Held(msg.number, holders, mine.share, mine.seeds)
+            secret.held[msg.key] = keys.Held(msg.number, holders, mine.share, mine.seeds)
         if made is not None and made.number <= msg.number:
             del self.secret.rounds[msg.key]
         party.joint.learn(msg.key, terms)
@@ -429,8 +408,7 @@ class KeyMaking(AboutJoint):
             secret.account(msg.key, threshold.Answered(before.digests, max(before.ciphertexts, mine.opened)))
         return Known(*msg.of)
 
-    def _at(self, msg: OfKey, src: str, *rounds: type[Making]) -> Any:
-        fl.from_hub(self.party, msg, src)
+    def _at(self, msg: OfKey, *rounds: type[Making]) -> Any:
         made = self.secret.rounds.get(msg.key)
         if made is None or made.number != msg.number:
             raise fl.PeerError(f"making {msg.number} of key {msg.key!r:.40}, which {self.party.name} has not begun")
@@ -457,7 +435,7 @@ class KeyMaking(AboutJoint):
             try:
                 share = threshold.gathered(one, party.name, made.pieces)
             except fl.DecodeError as error:
-                del made.pieces[named(made.sources, error)]  # an unreadable piece has to come again
+                del made.pieces[keys.named(made.sources, error)]  # an unreadable piece has to come again
                 return ()
         else:
             assert made.secret is not None  # only a key that is handed over has none, and it has sources

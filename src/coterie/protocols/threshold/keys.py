@@ -24,8 +24,6 @@ from itertools import combinations
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.crypto import threshold_generation
@@ -45,7 +43,6 @@ KEPT_ACCOUNTS = 256
 TERMS = "terms"
 UNREADABLE = "its answer cannot be read"
 
-Floats = NDArray[np.float64]
 Lost = dict[str, str]
 """By name, why a party is left out."""
 Of = tuple[int, str, int]
@@ -154,7 +151,10 @@ class OfKey(fl.OfRound, frozen=True):
         return self.round, self.key, self.number
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
+class AskOfKey(OfKey, frozen=True):
+    SRC = fl.HUB
+
+
 class Consent(OfKey, frozen=True):
     """This party is there, and does what was asked or announced."""
 
@@ -187,7 +187,7 @@ def pad_context(r: int) -> bytes:
 # ---- what a party knows and holds
 
 
-class Terms(msgspec.Struct, frozen=True):
+class Terms(fl.State, frozen=True):
     number: int
     holders: tuple[str, ...]
     public: bytes
@@ -204,18 +204,18 @@ class Held(fl.SecretStruct):
     seeds: dict[str, bytes]  # one common with each other holder, by its name
     passed: int = 0
     round: int = -1
-    sums: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
-    tries: dict[int, int] = msgspec.field(default_factory=dict)  # answers given for each sum
-    nonces: dict[int, bytes] = msgspec.field(default_factory=dict)  # of its own pads, by round
+    sums: dict[int, tuple[int, int]] = fl.field(default_factory=dict)
+    tries: dict[int, int] = fl.field(default_factory=dict)  # answers given for each sum
+    nonces: dict[int, bytes] = fl.field(default_factory=dict)  # of its own pads, by round
 
 
-class Helped(msgspec.Struct):
+class Helped(fl.State):
     round: int
     scalars: int = 0
-    sums: dict[bytes, list[bytes]] = msgspec.field(default_factory=dict)  # by name, the names of their vectors
+    sums: dict[bytes, list[bytes]] = fl.field(default_factory=dict)  # by name, the names of their vectors
 
 
-class Noisy(msgspec.Struct):
+class Noisy(fl.State):
     """A party's part in a noisy sum of a round."""
 
     round: int
@@ -226,13 +226,13 @@ class Noisy(msgspec.Struct):
 class JointSecrets(Stated):
     """SECRET: a party's state of joint keys, by name."""
 
-    terms: dict[str, Terms] = msgspec.field(default_factory=dict)
-    held: dict[str, Held] = msgspec.field(default_factory=dict)
-    numbers: dict[str, int] = msgspec.field(default_factory=dict)  # the hub's, of the last making
-    holding: dict[str, list[str]] = msgspec.field(default_factory=dict)  # those that did not confirm erasure
-    helped: dict[str, Helped] = msgspec.field(default_factory=dict)
-    noisy: dict[str, Noisy] = msgspec.field(default_factory=dict)  # this party's part in the last noisy sum
-    accounts: dict[bytes, Answered] = msgspec.field(default_factory=dict)  # by public key; a hand-over keeps it
+    terms: dict[str, Terms] = fl.field(default_factory=dict)
+    held: dict[str, Held] = fl.field(default_factory=dict)
+    numbers: dict[str, int] = fl.field(default_factory=dict)  # the hub's, of the last making
+    holding: dict[str, list[str]] = fl.field(default_factory=dict)  # those that did not confirm erasure
+    helped: dict[str, Helped] = fl.field(default_factory=dict)
+    noisy: dict[str, Noisy] = fl.field(default_factory=dict)  # this party's part in the last noisy sum
+    accounts: dict[bytes, Answered] = fl.field(default_factory=dict)  # by public key; a hand-over keeps it
 
     def answered(self, name: str) -> Answered:
         """Under the key of this name, including by former holders."""
@@ -263,7 +263,6 @@ class AboutJoint(OfGrants):
 class JointKeys(OfGrants):
     """A party's joint keys, beside its ``keys``. declared(party): all of the federation, the same at all parties."""
 
-    Secret = JointSecrets
     secret: JointSecrets
 
     def __init__(self, declared: Callable[[Any], tuple[Joint, ...]]) -> None:
@@ -292,9 +291,8 @@ class JointKeys(OfGrants):
             raise fl.PeerError(f"{self.party.name} holds no share of key {name!r:.40}")
         return self.secret.held[name]
 
-    def current(self, msg: OfKey, src: str) -> Held:
+    def current(self, msg: AskOfKey) -> Held:
         """SECRET: the share that the hub's message is about. Raises PeerError for another key."""
-        fl.from_hub(self.party, msg, src)
         held = self.held(msg.key)
         if held.number != msg.number:
             raise fl.PeerError(f"key {msg.key!r} of making {msg.number}; {self.party.name} holds that of {held.number}")
@@ -437,10 +435,7 @@ class HubKey:
         return self.round, self.name, self.terms.number
 
     def gather(
-        self,
-        requests: Mapping[str, fl.Message],
-        reply: type[fl.M],
-        check: Callable[[str, fl.M], None] = lambda *_: None,
+        self, requests: Mapping[str, fl.Message], reply: type[fl.M], check: fl.Fold[fl.M] = fl.ignored
     ) -> fl.Steps[tuple[dict[str, fl.M], Lost]]:
         """Answers by name, in order of arrival, and reasons of failure."""
         got: dict[str, fl.M] = {}

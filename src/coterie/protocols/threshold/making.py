@@ -65,11 +65,7 @@ class Attempt:
     tell: Sequence[str] | None
 
     def ask(
-        self,
-        names: Sequence[str],
-        request: fl.Message,
-        reply: type[fl.M],
-        check: Callable[[str, fl.M], None] = lambda *_: None,
+        self, names: Sequence[str], request: fl.Message, reply: type[fl.M], check: fl.Fold[fl.M] = fl.ignored
     ) -> fl.Steps[dict[str, fl.M]]:
         """By name. Raises LostError if an answer is missing."""
         got, lost = yield from self.key.gather(dict.fromkeys(names, request), reply, check)
@@ -79,10 +75,7 @@ class Attempt:
 
 
 def _attempts(
-    make: Callable[[Attempt], fl.Steps[ReadyKey]],
-    key: HubKey,
-    holders: Sequence[str],
-    tell: Sequence[str] | None,
+    make: Callable[[Attempt], fl.Steps[ReadyKey]], key: HubKey, holders: Sequence[str], tell: Sequence[str] | None
 ) -> fl.Steps[ReadyKey]:
     missing, name, numbers = Lost(), key.name, key.hub.joint.secret.numbers
     while True:

@@ -20,21 +20,20 @@ from coterie.aggregation.detection import effective
 from coterie.crypto import threshold, threshold_opening, threshold_pads
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.threshold_opening import Request
+from coterie.crypto.threshold_pads import Addends, Weights
 from coterie.protocols.openings import on_word, shows_few
 from coterie.protocols.threshold import keys
 from coterie.protocols.threshold.halves import Openable, SignedSum, signed_halves
-from coterie.protocols.threshold.keys import AboutJoint, Consent, Held, HubKey, Joint, Lost, OfKey, lines, text
+from coterie.protocols.threshold.keys import AboutJoint, AskOfKey, Consent, Held, HubKey, Joint, OfKey, lines, text
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Announce(OfKey, frozen=True):
+class Announce(AskOfKey, frozen=True):
     """Will you help with these sums? sums: (number, senders, length) of each."""
 
     sums: fl.Integers
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Decrypt(OfKey, frozen=True):
+class Decrypt(AskOfKey, frozen=True):
     """Give partial decryptions of these announced sums. among: the holders that do, one a line.  halves: c_1 of the
     vectors in them, where senders sign it.
     """
@@ -45,7 +44,6 @@ class Decrypt(OfKey, frozen=True):
     halves: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Partials(OfKey, frozen=True):
     parts: fl.Bundle
 
@@ -62,7 +60,7 @@ class KeyOpening(AboutJoint):
     @fl.on(Announce, answers=Consent)
     def announce(self, msg: Announce, src: str) -> Consent:
         joint = self.party.joint
-        announced(self.party, joint.of(msg.key), joint.current(msg, src), msg)
+        announced(self.party, joint.of(msg.key), joint.current(msg), msg)
         return Consent(*msg.of)
 
     def decrypt_cost(self, msg: Decrypt) -> fl.Cost:
@@ -77,7 +75,7 @@ class KeyOpening(AboutJoint):
     @fl.on(Decrypt, decrypt_cost, answers=Partials)
     def decrypt(self, msg: Decrypt, src: str) -> Partials:
         party, among = self.party, lines(msg.among)
-        held, joint = party.joint.current(msg, src), party.joint.of(msg.key)
+        held, joint = party.joint.current(msg), party.joint.of(msg.key)
         one, numbers = party.joint.group(msg.key), [int(number) for number in msg.numbers]
         if msg.round != held.round or not numbers or len(set(numbers)) < len(numbers):
             raise fl.PeerError(f"{len(numbers)} sums of round {msg.round}; announced are those of round {held.round}")
@@ -88,7 +86,7 @@ class KeyOpening(AboutJoint):
         lengths, unchecked = list[int](), list[bytes]()
         halves = None if joint.pads else signed_halves(party, joint, one, msg.halves, msg.round)
         for number, data in zip(numbers, fl.unbundle(msg.ciphers, len(numbers)), strict=True):
-            request = asked(party, joint, one, held, number, data, halves)
+            request = asked(party, msg.key, number, data, halves)
             tries = held.tries.get(number, 0) + 1
             if tries > joint.tries(len(held.holders)):
                 raise fl.PeerError(f"sum {number} of round {msg.round} was opened {tries - 1} times")
@@ -106,9 +104,7 @@ class KeyOpening(AboutJoint):
         return Partials(*msg.of, fl.bundle(parts))
 
 
-def opened_sum(
-    one: threshold.Group, pads: Mapping[str, threshold_pads.Addend], weights: Mapping[str, int]
-) -> dict[str, Any]:
+def opened_sum(one: threshold.Group, pads: Addends, weights: Weights) -> dict[str, Any]:
     first = next(iter(pads.values()))
     name = threshold_pads.sum_name(one, pads, weights)
     return {"cipher": name, "length": first.length, "weights": weights, "part": first.part}
@@ -149,15 +145,10 @@ def announced(party: Any, joint: Joint, held: Held, msg: Announce) -> None:
 
 
 def asked(
-    party: Any,
-    joint: Joint,
-    one: threshold.Group,
-    held: Held,
-    number: int,
-    data: bytes,
-    halves: Mapping[bytes, Any] | None,
+    party: Any, key: str, number: int, data: bytes, halves: Mapping[bytes, Any] | None
 ) -> threshold_opening.Request:
     """The announced sum, after all checks. Raises PeerError and DecodeError."""
+    joint, one, held = party.joint.of(key), party.joint.group(key), party.joint.held(key)
     if number not in held.sums:
         raise fl.PeerError(f"sum {number} was not announced")
     senders, length = held.sums[number]
@@ -168,7 +159,7 @@ def asked(
         if bool(request.pads) == (number == keys.TRIAL):
             raise fl.PeerError(f"sum {number} of {len(request.pads)} vectors: only a new key is tried without any")
         if request.pads:
-            check_sum(party, joint, one, held, held.round, request.pads, request.weights)
+            check_sum(party, key, held.round, request.pads, request.weights)
     else:
         request = Request.load(one, data)
         if not joint.given and not request.scalar:
@@ -178,16 +169,9 @@ def asked(
     return request
 
 
-def check_sum(
-    party: Any,
-    joint: Joint,
-    one: threshold.Group,
-    held: Held,
-    r: int,
-    pads: Mapping[str, threshold_pads.Addend],
-    weights: Mapping[str, int],
-) -> None:
+def check_sum(party: Any, key: str, r: int, pads: Addends, weights: Weights) -> None:
     """Record this sum of vectors. Raises PeerError if it may not be opened."""
+    joint, one, held = party.joint.of(key), party.joint.group(key), party.joint.held(key)
     if len(pads) < joint.fewest:
         raise fl.PeerError(f"a sum of {len(pads)} vectors: of fewer than {joint.fewest} it shows too much")
     if effective([*weights.values()]) < joint.balance:
@@ -231,7 +215,7 @@ def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
 class OpenedSum:
     """values: (d,) float64.  among: the holders that opened it.  blamed: of false shares.  tries: how many."""
 
-    values: keys.Floats
+    values: fl.Doubles
     among: tuple[str, ...]
     blamed: tuple[str, ...] = ()
     tries: int = 1
@@ -321,7 +305,7 @@ def open_closed(
             raise fl.NoAnswerError(f"a sum under key {name!r} opens to nonsense whichever one holder is left out")
 
 
-def _closed(name: str, needed: int, holders: int, gone: Lost, suspect: str) -> str:
+def _closed(name: str, needed: int, holders: int, gone: keys.Lost, suspect: str) -> str:
     if suspect:
         return (
             f"a sum under key {name!r} opens to nonsense: a holder gave a false share, and as {needed} of {holders} "
@@ -332,7 +316,7 @@ def _closed(name: str, needed: int, holders: int, gone: Lost, suspect: str) -> s
 
 def _answered(
     key: HubKey, sums: Mapping[int, Closed], among: tuple[str, ...], tries: int
-) -> fl.Steps[tuple[dict[int, keys.Floats | None], Lost]]:
+) -> fl.Steps[tuple[dict[int, fl.Doubles | None], keys.Lost]]:
     one, prepared = key.group, {}
     for number, closed in sums.items():
         purpose = f"opening {tries} of sum {number} under {key.name} {key.terms.number}"
@@ -355,7 +339,7 @@ def _answered(
         return {}, lost
     yield from fl.spend(fl.Cost(crypto_s=sum(one.seconds("opened", length, holders=len(among)) for length in lengths)))
     parts = {name: fl.unbundle(got[name].parts, len(prepared)) for name in among}
-    values: dict[int, keys.Floats | None] = {}
+    values: dict[int, fl.Doubles | None] = {}
     for i, (number, ready) in enumerate(prepared.items()):
         try:
             values[number] = threshold_opening.opened(one, ready, {name: parts[name][i] for name in among})

@@ -23,9 +23,10 @@ from coterie.aggregation.detection import effective
 from coterie.crypto import threshold, threshold_pads
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
+from coterie.crypto.threshold_pads import Pad, Padded, Weights
 from coterie.protocol.messages import parts_of
 from coterie.protocols.threshold import keys
-from coterie.protocols.threshold.keys import AboutJoint, Consent, HubKey, OfKey, lines, text
+from coterie.protocols.threshold.keys import AboutJoint, AskOfKey, Consent, HubKey, OfKey, lines, text
 from coterie.protocols.threshold.opening import Closed, OpenedSum, check_sum, open_closed, opened_sum
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
@@ -33,7 +34,7 @@ MOST_VALUES = 1 << 28
 """Of a vector, which a hub may have a holder compute at once."""
 
 
-class OfPads(OfKey, frozen=True):
+class OfPads(AskOfKey, frozen=True):
     """senders: names of this round's, one a line.  nonces: 16 bytes of each."""
 
     senders: str
@@ -41,31 +42,26 @@ class OfPads(OfKey, frozen=True):
     length: int
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Contribute(OfPads, frozen=True):
     among: str
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Contributed(OfKey, frozen=True):
     """A holder's contributions, in the order of the senders, without its own."""
 
     parts: fl.Bundle
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Count(OfKey, frozen=True):
+class Count(AskOfKey, frozen=True):
     sum: int
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class AnswerFor(OfPads, frozen=True):
     """weights: in the order of the senders."""
 
     weights: fl.Integers
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Answer(OfKey, frozen=True):
     part: bytes
 
@@ -87,7 +83,7 @@ class JointPads(AboutJoint):
     def contribute(self, msg: Contribute, src: str) -> Contributed:
         """The same ones for a repeated request."""
         joint, me = self.party.joint, self.party.name
-        held, one = joint.current(msg, src), joint.group(msg.key)
+        held, one = joint.current(msg), joint.group(msg.key)
         share = threshold.Share.load(one, held.share)
         pads = _pads(one, msg, lines(msg.among))
         if me not in lines(msg.among):
@@ -97,19 +93,19 @@ class JointPads(AboutJoint):
 
     @fl.on(Count, answers=Consent)
     def count_me(self, msg: Count, src: str) -> Consent:
-        self.party.joint.current(msg, src)
+        self.party.joint.current(msg)
         return Consent(*msg.of)
 
     @fl.on(AnswerFor, cost, answers=Answer)
     def answer_for(self, msg: AnswerFor, src: str) -> Answer:
         """Once, for a sum with its own vector."""
         joint, me = self.party.joint, self.party.name
-        held, one = joint.current(msg, src), joint.group(msg.key)
+        held, one = joint.current(msg), joint.group(msg.key)
         pads = _pads(one, msg, one.holders)
         if me not in pads or msg.weights.shape != (len(pads),) or (msg.weights < 1).any():
             raise fl.PeerError(f"a sum of {len(pads)} vectors, without that of {me} or without weights")
         weights = dict(zip(pads, map(int, msg.weights), strict=True))
-        check_sum(self.party, joint.of(msg.key), one, held, msg.round, pads, weights)
+        check_sum(self.party, msg.key, msg.round, pads, weights)
         share, zero = threshold.Share.load(one, held.share), threshold.Zero(me, held.seeds)
         answered = joint.secret.answered(msg.key)
         part, answered = threshold_pads.pad_partial(one, share, me, pads, weights, zero, answered)
@@ -133,14 +129,14 @@ def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> thresho
     )
 
 
-def loaded(key: HubKey, sender: str, data: bytes, length: int, among: Sequence[str] = ()) -> threshold_pads.Padded:
+def loaded(key: HubKey, sender: str, data: bytes, length: int, among: Sequence[str] = ()) -> Padded:
     """A sender's checked upload. Raises DecodeError, and PeerError for a sender without a share."""
     if sender not in key.group.holders:
         raise fl.PeerError(f"{sender} holds no share of key {key.name!r}, and pads need one")
-    return threshold_pads.Padded.load(key.group, data, sender, keys.pad_context(key.round), length, tuple(among))
+    return Padded.load(key.group, data, sender, keys.pad_context(key.round), length, tuple(among))
 
 
-def complete_pads(key: HubKey, uploads: Mapping[str, threshold_pads.Padded]) -> fl.Steps[dict[str, CipherVector]]:
+def complete_pads(key: HubKey, uploads: Mapping[str, Padded]) -> fl.Steps[dict[str, CipherVector]]:
     """By sender, the ciphertext under the joint key. uploads: of one round, ``loaded``.
 
     Raises NoAnswerError, with the reasons, unless all contributors answer.
@@ -163,12 +159,7 @@ def complete_pads(key: HubKey, uploads: Mapping[str, threshold_pads.Padded]) -> 
 
 
 def open_weighted(
-    key: HubKey,
-    ciphers: Mapping[str, CipherVector],
-    pads: Mapping[str, threshold_pads.Pad],
-    weights: Mapping[str, int],
-    *,
-    number: int = 0,
+    key: HubKey, ciphers: Mapping[str, CipherVector], pads: Mapping[str, Pad], weights: Weights, *, number: int = 0
 ) -> fl.Steps[OpenedSum]:
     """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves.
 
@@ -190,11 +181,7 @@ def open_weighted(
 
 
 def open_padded(
-    key: HubKey,
-    uploads: Mapping[str, threshold_pads.Padded],
-    *,
-    weights: Mapping[str, int] | None = None,
-    number: int = 0,
+    key: HubKey, uploads: Mapping[str, Padded], *, weights: Weights | None = None, number: int = 0
 ) -> fl.Steps[OpenedSum]:
     """The weighted sum of these senders' uploads in this round (``loaded``). ``among`` says who is in it.
 
@@ -228,12 +215,12 @@ def open_padded(
     return OpenedSum(values, tuple(counted))
 
 
-def _told(uploads: Mapping[str, threshold_pads.Padded]) -> tuple[str, bytes, int]:
+def _told(uploads: Mapping[str, Padded]) -> tuple[str, bytes, int]:
     pads = [padded.pad for padded in uploads.values()]
     return text(uploads), b"".join(pad.nonce for pad in pads), pads[0].length
 
 
-def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str, threshold_pads.Pad]:
+def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str, Pad]:
     senders = lines(msg.senders)
     fits = len(set(senders)) == len(senders) and set(senders) <= set(one.holders) and set(among) <= set(one.holders)
     if not 1 <= msg.length <= MOST_VALUES:
@@ -244,8 +231,6 @@ def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str
         raise fl.PeerError(f"pads among {len(among)} holders: {one.needed} are needed, each once")
     every = one.answering(among)
     return {
-        name: threshold_pads.Pad(
-            name, keys.pad_context(msg.round), msg.length, msg.nonces[NONCE_BYTES * i :][:NONCE_BYTES], every
-        )
+        name: Pad(name, keys.pad_context(msg.round), msg.length, msg.nonces[NONCE_BYTES * i :][:NONCE_BYTES], every)
         for i, name in enumerate(senders)
     }

@@ -31,10 +31,6 @@ def key_centre(own: fl.Own, common: fl.Common, config: CoterieConfig) -> KeyCent
     return KeyCentre(own, common, [Seed(CLIENTS, CLIENT), Seed(ENTRY, CLIENT, also=(HELPER,)), correlations])
 
 
-def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    return {client.name: client.state.weights for client in federation.of_role(CLIENT)}
-
-
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
     clients = list(federation.of_role(CLIENT))
     return {
@@ -102,13 +98,13 @@ SYSTEM = fl.System(
     parties=lambda _: {HUB: Hub, KEY_CENTRE: key_centre, HELPER: Helper, CLIENT: Client},
     check=check,
     cold=cold,
-    models=models,
+    models=fl.of_each(lambda client: client.state.weights),
     own_model=lambda client: client.state.weights,
     counts=lambda client: client.counts.secret.total,
     learns=learns,
     assumes=assumes,
     encrypted=True,
     observe=observe,
-    ledger=lambda federation: {client.name: client.releases() for client in federation.of_role(CLIENT)},
+    ledger=fl.of_each(Client.releases),
     releases=releases,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -24,12 +23,13 @@ LOST = "its place or its group's sum is impossible"
 
 
 class Client(fl.Party, role=CLIENT):
+    helper = HELPER
     keys = HeldKeys(bytes, bytes)
     row = ClientRow()
-    norms = ClientNorms(HELPER)
-    sums = ClientSums(HELPER)
-    groups = ClientGroups(HELPER)
-    counts = ClientCounts(HELPER)
+    norms = ClientNorms()
+    sums = ClientSums()
+    groups = ClientGroups()
+    counts = ClientCounts()
 
     class State(fl.State):
         """weights: (d,) its group's model, as sent last.  round: the last one that it has trained for.
@@ -56,14 +56,11 @@ class Client(fl.Party, role=CLIENT):
 
     state: State
     config: CoterieConfig
+    LASTS = ("uploads", "wholes", "made")
 
     @property
     def grid(self) -> shared_rows.Grid:
         return self.config.grid(len(self.clients), self.spec)
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        super().lasts(state, secret)
-        self.state.uploads, self.state.wholes, self.state.made = state.uploads, state.wholes, state.made
 
     def releases(self) -> list[fl.Release]:
         # No clip bounds a whole model, and it may be of a former run. With DP-SGD all else has the training's proof.
@@ -130,7 +127,7 @@ class Client(fl.Party, role=CLIENT):
             raise fl.PeerError(f"another upload for round {msg.round}: the difference of both sums would have no noise")
         self.state.round, self.state.made = msg.round, (*before, made)
         self.state.uploads = tuple(dict.fromkeys((*uploads, msg.round)))
-        update = self.row.upload(x, msg.round, HELPER)
+        update = self.row.upload(x, msg.round)
         if self.config.check == "norm":
             self.norms.keep(x, update, self.row.secret.groups)
         return update
@@ -138,10 +135,10 @@ class Client(fl.Party, role=CLIENT):
     @fl.on(GroupRow, answers=fl.Done)
     def take(self, msg: GroupRow, src: str) -> fl.Done:
         row = self.row.secret
-        if self.row.has(msg, src):  # its answer was late, so the hub sends it again
+        if self.row.has(msg):  # its answer was late, so the hub sends it again
             return fl.Done(msg.round)
         begins, before, added = not row.started, row.round, row.rounds
-        total = self.row.opened(msg, src, HELPER)
+        total = self.row.opened(msg)
         if shared_rows.may_wrap(total) or row.lost:  # a sum that has wrapped may come back into range
             row.lost, self.state.why = True, LOST
         else:

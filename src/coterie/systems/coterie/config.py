@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, Literal
 
 import numpy as np
-from msgspec import Meta
 
 import coterie.method as fl
 from coterie.crypto import shared_rows
@@ -19,8 +17,8 @@ from coterie.protocols.noise import warn_of_silence
 from coterie.training.solvers import sampling
 
 
-@dataclass(frozen=True)
-class CoterieConfig(HiddenSums):
+@fl.settings
+class CoterieConfig(fl.Averaging, HiddenSums):
     """Settings of Coterie: local training, late updates and sums in hidden groups.
 
     clusters: how many groups are looked for, "auto" for as many as stand out, or 1 for one group of all.
@@ -28,15 +26,8 @@ class CoterieConfig(HiddenSums):
     noise and absences leave in it (docs/systems/coterie.md#control-variates).
     """
 
-    lr: float = 0.01
-    momentum: float = 0.0
-    max_epochs: int = 5
-    slowest: float = 0.2
-    participation: float = 1.0
-    server_lr: float = 1.0
-    server_decay: float = 0.0
-    max_staleness: Annotated[int, Meta(ge=0, le=shared_rows.OLDEST)] = shared_rows.OLDEST
-    clusters: Annotated[int | Literal["auto"], Meta(ge=1)] = "auto"
+    max_staleness: Annotated[int, fl.Meta(ge=0, le=shared_rows.OLDEST)] = shared_rows.OLDEST
+    clusters: Annotated[int | Literal["auto"], fl.Meta(ge=1)] = "auto"
     control_variates: fl.Share = 0.0
 
     def solver(self) -> fl.Sgd:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from msgspec.structs import replace
-
 import coterie.method as fl
 from coterie.protocols.hidden_counts import HubCounts
 from coterie.protocols.hidden_servers import HubRows, Taken
@@ -22,6 +20,7 @@ from coterie.systems.coterie.messages import HELPER, HUB, Train, TrainWhole
 
 
 class Hub(fl.Party, role=HUB):
+    helper = HELPER
     keys = Keys(bytes, bytes)
     groups = HubGroups()
     rows = HubRows()
@@ -48,11 +47,9 @@ class Hub(fl.Party, role=HUB):
 
     def setup(self) -> fl.Steps[None]:
         yield from super().setup()
-        names, deadline_s = fl.joined(self.clients, self.config, 1), self.config.deadline_s
-        yield from self.groups.found(HELPER, names, deadline_s)
-        yield from self.counts.gather(
-            0, HELPER, [name for name in names if name in self.state.founded.joined], deadline_s
-        )
+        names = fl.joined(self.clients, self.config, 1)
+        yield from self.groups.found(names)
+        yield from self.counts.gather(0, [name for name in names if name in self.state.founded.joined])
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """A round whose sums would show too little of a crowd is skipped."""
@@ -68,7 +65,7 @@ class Hub(fl.Party, role=HUB):
             yield from self._place(r, gathering)
         joined = self.state.founded.joined
         present = [name for name in gathering.asked if name in joined]
-        yield from self.counts.gather(r, HELPER, present, self.config.deadline_s)
+        yield from self.counts.gather(r, present)
         if behind := [name for name in gathering.asked if name in self.state.behind]:
             yield from self._give(r, behind)
         skipped: dict[str, Any] = {"renewed": True} if renewed else {}
@@ -82,16 +79,16 @@ class Hub(fl.Party, role=HUB):
                     gathering.settle(name, upload.round)
                     skipped["of_older_groups"] = skipped.get("of_older_groups", 0) + 1
                     return
-                self.rows.check(name, upload)
+                upload.fits(name, self.rows.length, self.rows.groups)
                 if (age := gathering.settle(name, upload.round)) is not None:
-                    tickets.append((name, replace(upload, word=b""), spool.put(upload.word)))
+                    tickets.append((name, fl.changed(upload, word=b""), spool.put(upload.word)))
                     if self.config.check == "norm":
                         names[name, upload.round] = upload_name(name, upload)
                     gathering.used[age] += 1
 
             def load(ticket: tuple[str, HiddenUpdate, int]) -> Taken:
                 name, upload, place = ticket
-                return Taken(name, upload.round, replace(upload, word=spool.take(place)))
+                return Taken(name, upload.round, fl.changed(upload, word=spool.take(place)))
 
             request = TrainWhole(r) if self.rows.begins else Train(r)
             requests = {name: request for name in gathering.asked if name in joined}
@@ -101,11 +98,11 @@ class Hub(fl.Party, role=HUB):
             try:
                 tossing = None
                 if names:
-                    tossing = yield from self.norms.proved(r, HELPER, names, self.config.deadline_s)
+                    tossing = yield from self.norms.proved(r, names)
                     tickets = [one for one in tickets if (one[0], one[1].round) in tossing.proofs]
                     skipped["unproved"] = len(names) - len(tickets)
                 on_time = sum(upload.round == r for _, upload, _ in tickets)
-                added = yield from self.rows.add(r, HELPER, on_time, tickets, load, tossing)
+                added = yield from self.rows.add(r, on_time, tickets, load, tossing)
             except (fl.NoAnswerError, fl.PeerError) as error:
                 added, skipped = 0, {**skipped, "skipped": str(error)}
         if added:
@@ -122,19 +119,19 @@ class Hub(fl.Party, role=HUB):
         left = {name for name, since in silent.items() if r - since > patience}
         for name in gathering.asked:
             silent.setdefault(name, r)
-        renewed = yield from self.groups.renew(r, HELPER, left, self.config.deadline_s)
+        renewed = yield from self.groups.renew(r, left)
         if renewed:
             self.state.behind = self.state.started = frozenset()
         else:
             before = self.state.founded.joined
-            yield from self.groups.hand_out(r, HELPER, gathering.asked, self.config.deadline_s)
+            yield from self.groups.hand_out(r, gathering.asked)
             self.state.behind |= self.state.founded.joined - before
         return renewed
 
     def _place(self, r: int, gathering: Gathering) -> fl.Steps[None]:
         waiting = [name for name in gathering.asked if name not in self.state.founded.members]
         if waiting:
-            yield from self.groups.place(r, HELPER, waiting, self.config.deadline_s)
+            yield from self.groups.place(r, waiting)
             self.state.behind |= self.state.founded.joined & frozenset(waiting)
 
     def _give(self, r: int, names: Any) -> fl.Steps[None]:
@@ -145,10 +142,10 @@ class Hub(fl.Party, role=HUB):
         if first is not None and first.round < sealed.round:
             late = [name for name in names if name not in self.state.started]
             if late:
-                answers = yield from self.rows.give(r, HELPER, late, self.config.deadline_s, first=True)
+                answers = yield from self.rows.give(r, late, first=True)
                 self.state.started |= frozenset(answers.got)
             names = [name for name in names if name in self.state.started]
-        answers = yield from self.rows.give(r, HELPER, names, self.config.deadline_s)
+        answers = yield from self.rows.give(r, names)
         self.state.behind -= frozenset(answers.got)
         if first is not None:
             self.state.started |= frozenset(answers.got)

@@ -38,10 +38,6 @@ def key_centre(own: fl.Own, common: fl.Common, config: FedCAPrivacyConfig) -> Ke
     return KeyCentre(own, common, grants)
 
 
-def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    return {participant.name: participant.model() for participant in federation.of_role(PARTICIPANT)}
-
-
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
     """The last affinity matrix, and phi, in the order of the clients."""
     (hub,), (csp,) = federation.of_role(HUB), federation.of_role(CSP)
@@ -107,7 +103,7 @@ SYSTEM = fl.System(
     config=FedCAPrivacyConfig,
     parties=lambda _: {HUB: BusinessServer, KEY_CENTRE: key_centre, CSP: ServiceProvider, PARTICIPANT: Participant},
     check=check,
-    models=models,
+    models=fl.of_each(Participant.model),
     own_model=Participant.model,
     uncounted="its server would learn label counts by cluster, which its summed uploads do not show",
     learns=learns,

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
-from coterie.crypto.roster import check_signed
 from coterie.crypto.signing import check_fresh
 from coterie.crypto.sketch import SEED_BYTES
 from coterie.crypto.vector import Mask
@@ -23,7 +20,7 @@ from coterie.protocols.cluster_sums import Masked, converted, distribute, masked
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.signatures import Founded
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection
+from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, Protected
 from coterie.systems.fedcaprivacy.messages import CSP, HUB
 
 
@@ -33,14 +30,15 @@ class Made:
     fewer clusters than asked for, or "".
     """
 
-    here: Mapping[str, NDArray[np.bool_]]
+    here: Mapping[str, fl.Flags]
     order: Sequence[str]
     anew: bool
     why_fewer: str
 
 
-class BusinessServer(fl.Party, role=HUB):
+class BusinessServer(Protected, role=HUB):
     keys = Keys(PublicKey, SecretKey)
+    helper = CSP
 
     class State(fl.State):
         """phi: (c,) bool by name.  phi_rows: (n, c) by position, literal mode.  accepted: last upload by name.
@@ -49,8 +47,8 @@ class BusinessServer(fl.Party, role=HUB):
         participant's clusters, or was never received.
         """
 
-        phi: dict[str, NDArray[np.bool_]] = fl.field(default_factory=dict)
-        phi_rows: NDArray[np.bool_] | None = None
+        phi: dict[str, fl.Flags] = fl.field(default_factory=dict)
+        phi_rows: fl.Flags | None = None
         clustered_order: tuple[str, ...] = ()
         clustered: int = 0
         unsettled: bool = False
@@ -65,24 +63,17 @@ class BusinessServer(fl.Party, role=HUB):
 
     state: State
     secret: Secret
-    config: FedCAPrivacyConfig
 
     @property
     def literal(self) -> bool:
         return self.common.mode == "literal"
 
-    @cached_property
-    def protection(self) -> Protection:
-        return self.config.protection(self.common.mode)
-
     def setup(self) -> fl.Steps[None]:
         yield from super().setup()
         if self.protection == "signature":
             self.secret.mask_seed = self.secrets("mask of signatures").bytes(SEED_BYTES)
-            waits = self.config.deadline_s
-            self.state.founded = yield from signatures.found(
-                self, fl.joined(self.clients, self.config, 1), CSP, self.secret.mask_seed, waits
-            )
+            present = fl.joined(self.clients, self.config, 1)
+            self.state.founded = yield from signatures.found(self, present, self.secret.mask_seed)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         length = self.config.sketch_dim if self.protection == "sketch" else self.spec.size
@@ -109,15 +100,15 @@ class BusinessServer(fl.Party, role=HUB):
                     "clusters_per_client": float(np.mean([row.sum() for row in made.here.values()])),
                 }
             if blinded:
-                yield from forget(self, r, CSP)
+                yield from forget(self, r)
             return {**notes, "membership": self.membership()}
 
     def in_clusters(self, r: int, names: list[str], blinded: dict[str, int], spool: fl.Spool) -> fl.Steps[Made | str]:
-        order = yield from relay(self, r, CSP, names, lambda name: spool.take(blinded[name]))  # l. 15, 16
+        order = yield from relay(self, r, names, lambda name: spool.take(blinded[name]))  # l. 15, 16
         request = messages.Cluster(r, self.must_cluster(names))
         try:
             here, clustered = yield from fl.ask(
-                CSP, request, messages.Clustered, lambda answer: (self.assigned(r, answer, order), answer)
+                self.helper, request, messages.Clustered, lambda answer: (self.assigned(r, answer, order), answer)
             )
         except fl.NoAnswerError as error:
             self.state.unsettled = True
@@ -125,10 +116,10 @@ class BusinessServer(fl.Party, role=HUB):
         return Made(here, order, clustered.membership is not None, clustered.why_fewer)
 
     def in_groups(self, r: int, names: list[str]) -> fl.Steps[Made | str]:
-        founded, waits = self.state.founded, self.config.deadline_s
+        founded = self.state.founded
         if late := [name for name in names if name not in founded.groups]:
             with suppress(fl.NoAnswerError):  # they stay without a group, and are asked again
-                founded = yield from signatures.grouped(self, r, founded, CSP, late, self.secret.mask_seed, waits)
+                founded = yield from signatures.grouped(self, r, founded, late, self.secret.mask_seed)
         anew = r == 1 or founded.groups.keys() != self.state.founded.groups.keys()
         self.state.founded = founded
         count = 1 + max(founded.groups.values())
@@ -162,7 +153,7 @@ class BusinessServer(fl.Party, role=HUB):
         pid, service = self.clients.index(name), self.keys.public(SERVICE)
         if upload.pid != pid:
             raise fl.PeerError(f"{name} has PID {pid} and claims {upload.pid}")
-        check_signed(self.common, name, upload)
+        fl.check_signed(self.common, name, upload)
         sent, limits = (upload.round, upload.timestamp_s), (self.config.max_age_s, self.config.max_ahead_s)
         check_fresh(name, sent, self.state.accepted.get(name), r, self.now_s, *limits)
         cipher = service.from_bytes(upload.cipher, self.spec.size, terms=1, blinded=0)
@@ -179,7 +170,7 @@ class BusinessServer(fl.Party, role=HUB):
         unsettled = self.config.clusters == "auto" and self.state.unsettled
         return unsettled or any(name not in self.state.phi for name in names)
 
-    def assigned(self, r: int, clustered: messages.Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
+    def assigned(self, r: int, clustered: messages.Clustered, shuffled: list[str]) -> dict[str, fl.Array]:
         where = clustered.positions.tolist()
         c = len(where) if self.config.clusters == "auto" else self.config.clusters
         distinct = 0 < len(set(where)) == len(where)
@@ -203,7 +194,7 @@ class BusinessServer(fl.Party, role=HUB):
             raise fl.PeerError(f"no phi in round {r}, where it was asked for")
         return {name: self.state.phi[name] for name in names}
 
-    def renumbered(self, names: list[str], new: NDArray[Any]) -> NDArray[Any]:
+    def renumbered(self, names: list[str], new: fl.Array) -> fl.Array:
         if self.config.clusters == "auto":
             used = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients))
             away = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients if name not in names))
@@ -235,9 +226,9 @@ class BusinessServer(fl.Party, role=HUB):
             else:
                 places = np.array([made.order.index(name) for name in members[k]], np.int64)
                 sums[k] = Masked(messages.Aggregate(r, k, places), sizes[k], mask, times=sizes[k], work=1)
-        released, missing = yield from converted(self, r, CSP, sums)
+        released, missing = yield from converted(self, r, sums)
         unreleased |= {str(k): why for k, why in missing.items()}
-        yield from distribute(released, dict(enumerate(members)), self.config.deadline_s)  # by name: pi^-1
+        yield from distribute(self, released, dict(enumerate(members)))  # by name: pi^-1
         return sizes, unreleased
 
     def membership(self) -> list[list[int]]:
@@ -247,11 +238,11 @@ class BusinessServer(fl.Party, role=HUB):
         return numbers(self.state.phi[name]) if name in self.state.phi else frozenset()
 
 
-def numbers(row: NDArray[Any]) -> frozenset[int]:
+def numbers(row: fl.Array) -> frozenset[int]:
     return frozenset(np.flatnonzero(row).tolist())
 
 
-def numbered_like(old: NDArray[Any], new: NDArray[Any], free: NDArray[Any]) -> NDArray[Any]:
+def numbered_like(old: fl.Array, new: fl.Array, free: fl.Array) -> fl.Array:
     """phi (n, <= c), numbered so that as many rows as possible keep their numbers in ``old``.
 
     old: (n, c).  free: (c,) bool; other clusters get the lowest free numbers.

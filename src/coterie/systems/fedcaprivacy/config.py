@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
-
-from msgspec import Meta
 
 import coterie.method as fl
 from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.signature import BOUND
 from coterie.crypto.packing import Lanes
-from coterie.protocols.cluster_sums import WITHOUT_PAILLIER
-from coterie.protocols.local_training import refuse_unused, sample_size
+from coterie.protocols.cluster_sums import EncryptedTraining
 from coterie.protocols.masked_sums import FEWEST
-
-GUARD_BITS = 8
-"""At least, of a lane with the setting "auto": 32 bits are packed fastest."""
 
 Protection = Literal["none", "sketch", "rotation", "signature"]
 
 
-@dataclass(frozen=True)
-class FedCAPrivacyConfig(fl.LocalTraining):
+@fl.settings
+class FedCAPrivacyConfig(EncryptedTraining):
     """Settings of FedCAPrivacy; defaults are the paper's where it gives one (section VI-A).
 
     clusters: c, the number of clusters; or "auto": every round counts those that stand out from noise
@@ -30,46 +24,33 @@ class FedCAPrivacyConfig(fl.LocalTraining):
     no participant: the schedule is a lower bound.
     gamma: scale of the affinity, eq. (8), or "median".  kernel: of the affinity, "laplacian" as printed, or "rbf".
     alpha: decay of the clustering frequency.  schedule: of the clusterings, "decay", "always" or "every:DELTA".
-    cipher: "paillier", as in the paper, or "pads": one-time pads with sealed keys (``crypto/padded.py``), which show
-    every party the same and are over ten times as fast; the default in mode hardened.
-    key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: bits after the point of a weight, rho of eq. (4).
-    value_bits: bits of a weight in fixed point, with its sign; by default weights lie within +-128.
     guard_bits: bits more for each weight: 2^guard_bits weights can be added. "auto" is 8, or as many as a round needs.
-    kappa: by how many bits the mask of eq. (6) is larger than what it hides.
     max_age_s: oldest acceptable upload, in seconds.  min_participants: fewer uploads skip a round.
     descriptor: what clients are clustered by, in mode hardened: every round's "model", or a label-residual "signature"
     of their data, once before round 1 (``clustering/signature.py``).
     hardening: "sketch" or "rotation", in mode hardened.  sketch_dim: numbers in a sketch.
     min_cluster: smallest cluster whose sum is released, in mode hardened. Of two members, each can compute the other's
     model.
-    randomness: of Paillier, "short" exponents (``crypto/paillier.py`` states the assumption) or the plain "full" r^N.
     max_ahead_s: how far a participant's clock may be ahead of the hub's.
     """
 
-    clusters: Annotated[int | Literal["auto"], Meta(ge=1)] = 5
-    gamma: Annotated[float | Literal["median"], Meta(gt=0, le=fl.LARGEST)] = 0.5
+    clusters: Annotated[int | Literal["auto"], fl.Meta(ge=1)] = 5
+    gamma: Annotated[float | Literal["median"], fl.Meta(gt=0, le=fl.LARGEST)] = 0.5
     kernel: Literal["laplacian", "rbf"] = "laplacian"
     alpha: float = 0.1
     schedule: str = "decay"
-    cipher: Literal["paillier", "pads"] = "paillier"
-    key_bits: int = 2048
-    fraction_bits: int = 16
-    value_bits: int = 24
     guard_bits: int | Literal["auto"] = "auto"
-    kappa: int = 40
-    max_age_s: Annotated[float, Meta(gt=0)] = 86_400.0
-    min_participants: Annotated[int, Meta(ge=1)] = 2
+    max_age_s: Annotated[float, fl.Meta(gt=0)] = 86_400.0
+    min_participants: Annotated[int, fl.Meta(ge=1)] = 2
     descriptor: Literal["model", "signature"] = "model"
     hardening: Literal["sketch", "rotation"] = "sketch"
-    sketch_dim: Annotated[int, Meta(ge=1)] = 64
-    min_cluster: Annotated[int, Meta(ge=1)] = 3
-    randomness: Literal["short", "full"] = "short"
-    max_ahead_s: Annotated[float, Meta(ge=0)] = 60.0
+    sketch_dim: Annotated[int, fl.Meta(ge=1)] = 64
+    min_cluster: Annotated[int, fl.Meta(ge=1)] = 3
+    max_ahead_s: Annotated[float, fl.Meta(ge=0)] = 60.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.clusters_now(1, 0.0)
-        self.lanes(1)
 
     def clusters_now(self, r: int, coin: float) -> bool:
         return parse_schedule(self.schedule, self.alpha).clusters_now(r, coin)
@@ -82,11 +63,9 @@ class FedCAPrivacyConfig(fl.LocalTraining):
     def smallest(self, mode: str) -> int:
         return self.min_cluster if mode == "hardened" else 1
 
-    def lanes(self, clients: int) -> Lanes:
-        """Eq. (4). guard_bits "auto" hold a sum over all of ``clients`` that a round asks."""
-        needed = (sample_size(clients, self.participation) - 1).bit_length()
-        guard_bits = max(GUARD_BITS, needed) if self.guard_bits == "auto" else self.guard_bits
-        return Lanes(self.fraction_bits, self.value_bits, guard_bits, self.kappa)
+    def lanes(self, clients: int, guard_bits: int | Literal["auto"] = "auto") -> Lanes:
+        """That hold a sum over all of ``clients`` that a round asks."""
+        return super().lanes(fl.sample_size(clients, self.participation), self.guard_bits)
 
 
 SUMS_ENCRYPTED: tuple[Protection, ...] = ("sketch", "signature")
@@ -103,16 +82,25 @@ def with_protection(*protections: Protection) -> fl.When:
     return lambda config, mode: config.protection(mode) in protections
 
 
+class Protected(fl.Party):
+    """A party of FedCAPrivacy."""
+
+    config: FedCAPrivacyConfig
+
+    @cached_property
+    def protection(self) -> Protection:
+        return self.config.protection(self.common.mode)
+
+
 def check(config: FedCAPrivacyConfig, common: fl.Common) -> None:
     signature = config.protection(common.mode) == "signature"
-    refuse_unused(config, f"mode {common.mode}", common.mode != "hardened", *HARDENED)
-    refuse_unused(config, "hardening=rotation", config.hardening == "rotation", "sketch_dim")
-    refuse_unused(config, "descriptor=signature", signature, *WITHOUT_SIGNATURE)
-    refuse_unused(config, "cipher=pads", config.cipher == "pads", *WITHOUT_PAILLIER)
-    refuse_unused(config, f"schedule={config.schedule}", config.schedule != "decay", "alpha")
+    fl.refuse_unused(config, f"mode {common.mode}", common.mode != "hardened", *HARDENED)
+    fl.refuse_unused(config, "hardening=rotation", config.hardening == "rotation", "sketch_dim")
+    fl.refuse_unused(config, "descriptor=signature", signature, *WITHOUT_SIGNATURE)
+    fl.refuse_unused(config, f"schedule={config.schedule}", config.schedule != "decay", "alpha")
     if config.clusters == "auto" and common.mode == "literal":
         raise fl.UserError("clusters=auto is not in the paper: in mode literal give the number of clusters")
-    asked = sample_size(len(common.clients), config.participation)
+    asked = fl.sample_size(len(common.clients), config.participation)
     if asked > (room := config.lanes(len(common.clients)).max_terms):
         raise fl.UserError(
             f"a round asks {asked} clients, but lanes with guard_bits={config.guard_bits} sum up at most {room}: "

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.affinity import pairwise_distances
@@ -16,16 +13,16 @@ from coterie.clustering.spectral import soft_spectral, without_small_clusters
 from coterie.crypto import paillier
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.vector import StoredVector, sum_ciphers
-from coterie.protocols.anonymous import SERVICE, Forget, Relayed, comparable, forgotten, opened
+from coterie.protocols.anonymous import SERVICE, Forget, Relayed, comparable, opened
 from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, Formed, conversion_cost, convert, encrypted, once
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.signatures import DIMENSION, Group, Grouped, GroupingState, group, lengths
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection, with_protection
+from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, Protected, with_protection
 from coterie.systems.fedcaprivacy.messages import CSP
 
 
-class ServiceProvider(fl.Party, role=CSP):
+class ServiceProvider(Protected, role=CSP):
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(fl.State):
@@ -38,7 +35,7 @@ class ServiceProvider(fl.Party, role=CSP):
 
         opened: dict[int, StoredVector] = fl.field(default_factory=dict)
         round: int = 0
-        affinity: NDArray[np.float64] | None = None
+        affinity: fl.Doubles | None = None
         clustered: int = 0
         number: int = 1
         found: int = 1
@@ -47,26 +44,19 @@ class ServiceProvider(fl.Party, role=CSP):
         formed: Formed = fl.field(default_factory=Formed)
 
     state: State
-    config: FedCAPrivacyConfig
-
-    @cached_property
-    def shown(self) -> Protection:
-        return self.config.protection(self.common.mode)
+    LASTS = ("formed",)
 
     @property
     def length(self) -> int:
         lengths = {"sketch": self.config.sketch_dim, "signature": 2 * DIMENSION}
-        return lengths.get(self.shown, self.spec.size)
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        self.state.formed = state.formed
+        return lengths.get(self.protection, self.spec.size)
 
     def open_cost(self, msg: Relayed) -> fl.Cost:
         return fl.Cost(crypto_s=self.keys.own(SERVICE).nominal_seconds_decrypt(self.length))
 
     @fl.on(Relayed, open_cost)
     def open(self, msg: Relayed, src: str) -> fl.Work[None]:
-        blinded = yield from opened(self, msg, src, self.length)
+        blinded = yield from opened(self, msg, self.length)
         if msg.round != self.state.round:
             self.state.round, self.state.opened = msg.round, {}
         self.state.opened[msg.position] = blinded.stored()
@@ -97,7 +87,7 @@ class ServiceProvider(fl.Party, role=CSP):
         key = self.keys.own(SERVICE).public
         return {j: key.blinded(one) for j, one in stored.items()}
 
-    def counted(self, r: int, rows: NDArray[Any]) -> int:
+    def counted(self, r: int, rows: fl.Array) -> int:
         """The median of the clusters in use, and those found now and last."""
         before, smallest = self.state.found, max(SMALLEST, self.config.smallest(self.common.mode))
         self.state.found = count_clusters(
@@ -112,7 +102,7 @@ class ServiceProvider(fl.Party, role=CSP):
     def aggregate(self, msg: messages.Aggregate, src: str) -> ClusterSum:
         """Step V, eq. (9) without its division."""
         missing = [int(j) for j in msg.positions if int(j) not in self.state.opened]
-        if msg.round != self.state.round or missing or self.shown in SUMS_ENCRYPTED or not len(msg.positions):
+        if msg.round != self.state.round or missing or self.protection in SUMS_ENCRYPTED or not len(msg.positions):
             raise fl.PeerError(f"no vectors at positions {missing} in round {msg.round}")
         if len(np.unique(msg.positions)) < len(msg.positions):  # each counts once in the sum, and so in the count
             raise fl.PeerError(f"positions {msg.positions.tolist()} name a vector twice")
@@ -125,7 +115,7 @@ class ServiceProvider(fl.Party, role=CSP):
 
     @fl.on(Convert, convert_cost, answers=ClusterSum, when=with_protection(*SUMS_ENCRYPTED))
     def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:
-        answer = yield from convert(self, msg, src, self.summed(msg), self.state.formed)
+        answer = yield from convert(self, msg, self.summed(msg), self.state.formed)
         if not msg.round:
             self.state.summed |= {msg.cluster}
         return answer
@@ -134,7 +124,7 @@ class ServiceProvider(fl.Party, role=CSP):
         """Of a sum's vectors; before round 1 no models. Raises PeerError for no such sum."""
         if msg.round:
             return self.spec.size
-        if self.shown != "signature" or msg.cluster not in (known := lengths(self.spec)):
+        if self.protection != "signature" or msg.cluster not in (known := lengths(self.spec)):
             raise fl.PeerError(f"no sum {msg.cluster} is formed before round 1")
         if msg.cluster in self.state.summed:  # two sums over different clients would show the difference
             raise fl.PeerError(f"sum {msg.cluster} was formed already")
@@ -143,13 +133,10 @@ class ServiceProvider(fl.Party, role=CSP):
     @fl.on(Group, answers=Grouped, when=with_protection("signature"))
     def group(self, msg: Group, src: str) -> Grouped:
         held = self.state.opened if msg.round == self.state.round else {}
-        smallest = self.config.smallest(self.common.mode)
-        self.state.signatures, answer = group(
-            self, msg, src, self.blinded(held), self.state.signatures, self.config.clusters, smallest
-        )
+        self.state.signatures, answer = group(self, msg, self.blinded(held), self.state.signatures)
         return answer
 
     @fl.on(Forget, answers=fl.Done)
     def forget(self, msg: Forget, src: str) -> fl.Done:
         self.state.opened = {}
-        return forgotten(self, msg, src)
+        return fl.Done(msg.round)

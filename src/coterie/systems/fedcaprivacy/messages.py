@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from coterie.protocol.messages import Flags2D, Floats, Integers, OfRound, Signed, message
+from coterie.protocol.arrays import Flags2D, Floats, Integers
+from coterie.protocol.messages import OfRound, Signed, message
 
 HUB = "business_server"
 CSP = "csp"

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto.paillier import PublicKey, SecretKey
-from coterie.crypto.roster import signed
 from coterie.crypto.sketch import project, rotate, unrotate
 from coterie.protocols import signatures
 from coterie.protocols.anonymous import SERVICE
@@ -19,14 +15,15 @@ from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.masked_sums import AskForTerm, Term, Total, opened_total
 from coterie.protocols.signatures import Characterise, Characterised
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, Protection, with_protection
+from coterie.systems.fedcaprivacy.config import Protected, with_protection
 from coterie.systems.fedcaprivacy.messages import CSP, GROUP, PARTICIPANT, round_seed
 
 by_signature = with_protection("signature")
 
 
-class Participant(fl.Party, role=PARTICIPANT):
+class Participant(Protected, role=PARTICIPANT):
     keys = HeldKeys(PublicKey, SecretKey)
+    helper = CSP
 
     class State(fl.State):
         """weights: (d,) to go on from, None before round 1.  round: the last one that it trained for.
@@ -37,14 +34,9 @@ class Participant(fl.Party, role=PARTICIPANT):
         weights: fl.Vector | None = None
         clusters: dict[int, fl.Vector] = fl.field(default_factory=dict)
         round: int = 0
-        totals: dict[int, NDArray[np.float64]] = fl.field(default_factory=dict)
+        totals: dict[int, fl.Doubles] = fl.field(default_factory=dict)
 
     state: State
-    config: FedCAPrivacyConfig
-
-    @cached_property
-    def protection(self) -> Protection:
-        return self.config.protection(self.common.mode)
 
     def train_cost(self, msg: messages.Train) -> fl.Cost:
         key = self.keys.public(SERVICE)
@@ -69,12 +61,12 @@ class Participant(fl.Party, role=PARTICIPANT):
             sketch = (yield fl.Encrypt(key, project(fitted.weights, self.config.sketch_dim, seed))).to_bytes()
         self.state.weights, self.state.clusters, self.state.round = fitted.weights, {}, msg.round
         upload = messages.Upload(msg.round, self.clients.index(self.name), self.now_s, cipher, sketch)
-        return signed(self.own, upload)  # zeta_i
+        return fl.signed(self.own, upload)  # zeta_i
 
     @fl.on(ClusterModel, lambda self, msg: receiving_cost(self, self.spec.size), answers=Received)
     def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:
         """Step VII."""
-        mean = yield from opened_mean(self, msg, src, CSP, self.state.round, self.spec.size)
+        mean = yield from opened_mean(self, msg, self.state.round, self.spec.size)
         if self.protection == "rotation":
             mean = unrotate(mean, round_seed(self.keys.own_bytes(GROUP), msg.round))
             mean = not_below_zero(self.spec, mean)  # the rotation back spreads rounding errors over all coordinates
@@ -84,12 +76,12 @@ class Participant(fl.Party, role=PARTICIPANT):
     @fl.on(AskForTerm, signatures.term_cost, answers=Term, when=by_signature)
     def contribute(self, msg: AskForTerm, src: str) -> fl.Work[Term]:
         self.describes_data()
-        return (yield from signatures.contributed(self, msg, src, self.state.totals))
+        return (yield from signatures.contributed(self, msg, self.state.totals))
 
     @fl.on(Total, signatures.total_cost, answers=Received, when=by_signature)
     def open_total(self, msg: Total, src: str) -> fl.Work[Received]:
         lengths = signatures.lengths(self.spec)
-        total, answer = yield from opened_total(self, msg, src, CSP, 0, lengths, self.state.totals)
+        total, answer = yield from opened_total(self, msg, 0, lengths, self.state.totals)
         self.state.totals[msg.cluster] = total
         return answer
 
@@ -97,7 +89,7 @@ class Participant(fl.Party, role=PARTICIPANT):
     def characterise(self, msg: Characterise, src: str) -> fl.Work[Characterised]:
         self.describes_data()
         seed = round_seed(self.keys.own_bytes(GROUP), 0)
-        return (yield from signatures.characterised(self, msg, src, self.state.totals, seed))
+        return (yield from signatures.characterised(self, msg, self.state.totals, seed))
 
     def describes_data(self) -> None:
         if self.protection != "signature":

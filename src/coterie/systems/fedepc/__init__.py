@@ -18,7 +18,7 @@ Departures from the text, each with its reason: docs/systems/fedepc_appendix.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -61,10 +61,6 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
         seen["features"] = np.stack(rows).astype(np.float64).round(4)
         seen["floors"] = np.array([np.nan if one is None else one.floor for one in said.values()]).round(6)
     return seen
-
-
-def ledger(federation: fl.Federation) -> Mapping[str, Sequence[fl.Release]]:
-    return {device.name: device.releases() for device in federation.of_role(DEVICE)}
 
 
 LEARNS = {
@@ -118,5 +114,5 @@ SYSTEM = fl.System(
     plain=("paper", "literal"),
     observe=observe,
     public=0.05,
-    ledger=ledger,
+    ledger=fl.of_each(Describer.releases),
 )

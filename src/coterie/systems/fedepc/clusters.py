@@ -12,30 +12,26 @@ from math import inf
 from statistics import fmean
 from typing import Any
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.selection.bandit import Bandit, Choice, Cics, learned
-
-Doubles = NDArray[np.float64]
 
 LEAST_LOSS = 1e-6
 """Smaller losses are all alike for the reward."""
 
 
-class Chosen(msgspec.Struct):
+class Chosen(fl.State):
     """A choice without its reward yet: contexts (n, 5), places of the chosen, and by name the losses of the model
     before.
     """
 
-    contexts: Doubles
+    contexts: fl.Doubles
     places: tuple[int, ...]
     losses: dict[str, float]
 
 
-class Cluster(msgspec.Struct):
+class Cluster(fl.State):
     """weights: (d,) W_k, None for W^0.  total: mode hardened: the message with its sum, encoded.
 
     panel: the devices that measure W_k.  losses: by name, measured on the current W_k.
@@ -48,8 +44,8 @@ class Cluster(msgspec.Struct):
     weights: fl.Vector | None = None
     total: bytes = b""
     panel: tuple[str, ...] = ()
-    losses: dict[str, float] = msgspec.field(default_factory=dict)
-    bandit: Bandit = msgspec.field(default_factory=Bandit)
+    losses: dict[str, float] = fl.field(default_factory=dict)
+    bandit: Bandit = fl.field(default_factory=Bandit)
     chosen: Chosen | None = None
     budget: float = 0.0
     owed: float = 0.0
@@ -98,7 +94,7 @@ class Pick:
 
     choice: Choice
     names: Sequence[str]
-    contexts: Doubles
+    contexts: fl.Doubles
     waits: bool = False
     can_train: bool = True
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import inf
 from typing import Annotated, Literal
-
-from msgspec import Meta
 
 import coterie.method as fl
 from coterie.clustering.density import FEW
 from coterie.clustering.divergence import FLOORS_PER_SCALE
 from coterie.clustering.isomorphic import Aidc
-from coterie.crypto.packing import Lanes
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON, noise_multiplier
-from coterie.protocols.cluster_sums import WITHOUT_PAILLIER
-from coterie.protocols.local_training import insist, refuse_unused, sample_size
+from coterie.protocols.cluster_sums import EncryptedTraining
 from coterie.selection.bandit import Cics
 
 CLIP = (1e-6, 1e6)
@@ -24,8 +20,8 @@ CLIP = (1e-6, 1e6)
 # far outside, noise would be lost in the last bits of what it hides
 
 
-@dataclass(frozen=True)
-class FedEPCConfig(fl.LocalTraining):
+@fl.settings
+class FedEPCConfig(EncryptedTraining):
     """Settings of FedEPC. The paper gives theta_merge and theta_split (table 2); all others had to be chosen.
 
     mu: weight of the proximal term of eq. (14).
@@ -62,8 +58,7 @@ class FedEPCConfig(fl.LocalTraining):
     distribute: a cluster's model goes to all of its devices at the "end" (algorithm 4), or after every "round".
 
     min_cluster: mode hardened: the helper releases no sum of fewer models, so each cluster and each choice has at
-    least so many devices.  cipher: "pads" there, one-time pads with sealed keys; or "paillier".
-    key_bits, fraction_bits, value_bits, kappa, randomness: as in FedCAPrivacy.
+    least so many devices.
     """
 
     lr: float = 0.1
@@ -71,16 +66,16 @@ class FedEPCConfig(fl.LocalTraining):
     participation: float = 0.5
     mu: float = 0.01
     time_budget: float | Literal["auto"] = "auto"
-    straggler: Annotated[float, Meta(ge=1, le=fl.LARGEST)] = 5.0
+    straggler: Annotated[float, fl.Meta(ge=1, le=fl.LARGEST)] = 5.0
     extractor: Literal["pretrained", "random"] = "pretrained"
     extractor_steps: fl.AtLeastOne = 150
     layer: str = "auto"
     send: Literal["clear", "noise"] = "clear"
-    epsilon: Annotated[float, Meta(gt=0, le=MOST_EPSILON)] = 4.0
-    dp_delta: Annotated[float, Meta(ge=LEAST_DELTA, lt=1)] = 1e-5
+    epsilon: Annotated[float, fl.Meta(gt=0, le=MOST_EPSILON)] = 4.0
+    dp_delta: Annotated[float, fl.Meta(ge=LEAST_DELTA, lt=1)] = 1e-5
     noise_along: Literal["classes", "all"] = "classes"
     clip: float = 0.0
-    describe_every: Annotated[int, Meta(ge=0)] = 0
+    describe_every: Annotated[int, fl.Meta(ge=0)] = 0
     leave_after: fl.AtLeastOne = 3
     gamma: float = 1.0
     theta_merge: float = 0.15
@@ -100,13 +95,7 @@ class FedEPCConfig(fl.LocalTraining):
     converged: fl.NotNegative = 1e-4
     settle: fl.AtLeastOne = 3
     distribute: Literal["end", "round"] = "end"
-    min_cluster: Annotated[int, Meta(ge=2)] = 3
-    cipher: Literal["paillier", "pads"] = "paillier"
-    key_bits: int = 2048
-    fraction_bits: int = 16
-    value_bits: int = 24
-    kappa: int = 40
-    randomness: Literal["short", "full"] = "short"
+    min_cluster: Annotated[int, fl.Meta(ge=2)] = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,11 +107,13 @@ class FedEPCConfig(fl.LocalTraining):
             raise fl.UserError(
                 f"clip must be from {CLIP[0]:g} to {CLIP[1]:g}, or 0 for the median norm, not {self.clip}"
             )
-        refuse_unused(self, "send=clear", self.send == "clear", "epsilon", "dp_delta", "noise_along", "clip")
-        refuse_unused(self, "extractor=random", self.extractor == "random", "extractor_steps")
-        refuse_unused(self, f"time_budget={self.time_budget}", self.time_budget != "auto", "participation", "straggler")
-        refuse_unused(self, "converged=0", not self.converged, "settle")
-        self.clustering(), self.selection(), self.lanes(1)  # they check their own settings
+        fl.refuse_unused(self, "send=clear", self.send == "clear", "epsilon", "dp_delta", "noise_along", "clip")
+        fl.refuse_unused(self, "extractor=random", self.extractor == "random", "extractor_steps")
+        fl.refuse_unused(
+            self, f"time_budget={self.time_budget}", self.time_budget != "auto", "participation", "straggler"
+        )
+        fl.refuse_unused(self, "converged=0", not self.converged, "settle")
+        self.clustering(), self.selection()  # they check their own settings
 
     def solver(self) -> fl.Sgd:
         # Eq. (14): the gradient of mu / 2 |W - W_k|^2 is mu (W - W_k).
@@ -142,12 +133,9 @@ class FedEPCConfig(fl.LocalTraining):
     def multiplier(self) -> float:
         return noise_multiplier(self.epsilon, self.dp_delta)
 
-    def lanes(self, clients: int) -> Lanes:
-        return Lanes(self.fraction_bits, self.value_bits, max(8, (clients - 1).bit_length()), self.kappa)
-
     def most(self, clients: int) -> int | None:
         """How many may train in a round; None if T_max alone decides."""
-        return sample_size(clients, self.participation) if self.time_budget == "auto" else None
+        return fl.sample_size(clients, self.participation) if self.time_budget == "auto" else None
 
     def beyond_budget(self) -> Mapping[str, str]:
         found = {}
@@ -177,17 +165,16 @@ def check(config: FedEPCConfig, common: fl.Common) -> None:
                 f"{setting}={value} needs public samples at the hub: give a share of the data to it (--public 0.05), "
                 f"or choose {setting}={other}"
             )
-    refuse_unused(config, f"mode {common.mode}", not hardened, *HARDENING)
-    refuse_unused(config, "cipher=pads", config.cipher == "pads", *WITHOUT_PAILLIER)
+    fl.refuse_unused(config, f"mode {common.mode}", not hardened, *HARDENING)
     few = common.mode != "literal" and len(common.clients) <= config.singles_to
-    refuse_unused(config, f"singles_to={config.singles_to}", few, "eta", "neighbours")
+    fl.refuse_unused(config, f"singles_to={config.singles_to}", few, "eta", "neighbours")
     if hardened and not common.public:
         raise fl.UserError(
             "mode hardened needs public samples at the hub, which tell it how long a description is: give a share of "
             "the data to it (--public 0.05)"
         )
     if hardened:
-        insist(config, {"distribute": "round", "reference_mode": False}, "mode hardened")
+        fl.insist(config, {"distribute": "round", "reference_mode": False}, "mode hardened")
         here = config.founders or len(common.clients)
         if here < config.min_cluster:
             raise fl.UserError(

@@ -8,18 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import log, nan
-from typing import Any
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering import isomorphic
-from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.selection.contexts import affordable, believed
-
-Doubles = NDArray[np.float64]
 
 MOST_LOSS = 1e6
 """The largest that counts: a device with a larger one says this."""
@@ -28,7 +22,7 @@ CPU_GHZ = (0.001, 1000.0)
 MEMORY_GIB = (1e-6, 1e6)
 
 
-class Known(msgspec.Struct):
+class Known(fl.State):
     """losses: of its cluster's models, newest last.  norms: of gradients, where it has trained.  missed: unanswered
     requests in a row.
     """
@@ -36,8 +30,8 @@ class Known(msgspec.Struct):
     samples: int
     cpu_ghz: float
     memory_gib: float
-    losses: list[float] = msgspec.field(default_factory=list)
-    norms: list[float] = msgspec.field(default_factory=list)
+    losses: list[float] = fl.field(default_factory=list)
+    norms: list[float] = fl.field(default_factory=list)
     missed: int = 0
 
     def answered(self, samples: int, loss: float, norm: float, history: int) -> None:
@@ -66,18 +60,18 @@ def check_within(name: str, what: str, value: float, least: float, most: float) 
 
 
 def check_device(name: str, samples: int, cpu_ghz: float, memory_gib: float) -> None:
-    check_within(name, "the number of samples", samples, 1, MOST_SAMPLES)
+    check_within(name, "the number of samples", samples, 1, fl.MOST_SAMPLES)
     check_within(name, "cpu_ghz", cpu_ghz, *CPU_GHZ)
     check_within(name, "memory_gib", memory_gib, *MEMORY_GIB)
 
 
 def check_training(name: str, samples: int, loss: float, norm: float = 0.0) -> None:
-    check_within(name, "the number of samples", samples, 1, MOST_SAMPLES)
+    check_within(name, "the number of samples", samples, 1, fl.MOST_SAMPLES)
     check_within(name, "the loss", loss, 0, MOST_LOSS)
     check_within(name, "the gradient norm", norm, 0, MOST_NORM)
 
 
-def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, channels: int | None) -> Doubles:
+def check_vector(name: str, vector: fl.Array, floor: float, gamma: float, channels: int | None) -> fl.Doubles:
     """s^(i) of eq. (2), (C,) float64. gamma: of eq. (3).  channels: C, if known.
 
     Raises PeerError for another length, a sparsity outside [0, 1], or a noise floor that no C channels have.
@@ -90,13 +84,13 @@ def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, ch
     return np.asarray(vector, np.float64)
 
 
-def gradient_norm(spec: fl.ModelSpec, start: NDArray[Any], end: NDArray[Any], lr: float) -> float:
+def gradient_norm(spec: fl.ModelSpec, start: fl.Array, end: fl.Array, lr: float) -> float:
     """|g_i| of eq. (9): the L2 norm of (W_k - W_i) / lr over the parameters, which grows with the steps."""
     change = np.where(spec.buffers, 0, start.astype(np.float64) - end)
     return min(float(np.linalg.norm(change)) / lr, MOST_NORM)
 
 
-def time_budget(costs: Doubles, longest: float, share: float, least: int = 1) -> float:
+def time_budget(costs: fl.Doubles, longest: float, share: float, least: int = 1) -> float:
     """T_max of a cluster with ``time_budget=auto``: share * sum_i cost_i, and at least ``least * longest``.
 
     costs: (n,) of its devices.  longest: the largest that counts.
@@ -105,7 +99,7 @@ def time_budget(costs: Doubles, longest: float, share: float, least: int = 1) ->
     return float(max(share * np.minimum(costs, longest).sum(), least * longest))
 
 
-def room(costs: Doubles, budget: float, cheapest: float) -> int:
+def room(costs: fl.Doubles, budget: float, cheapest: float) -> int:
     """How many of these devices (n,) the time budget has room for. A cost below the share ``cheapest`` of their
     median counts as the median.
     """
@@ -115,7 +109,7 @@ def room(costs: Doubles, budget: float, cheapest: float) -> int:
 
 def regrouped(
     groups: isomorphic.Groups | None,
-    moved: Mapping[str, tuple[Doubles, float]],
+    moved: Mapping[str, tuple[fl.Doubles, float]],
     left: Iterable[str],
     settings: isomorphic.Aidc,
 ) -> tuple[isomorphic.Groups, Sequence[isomorphic.Event]]:

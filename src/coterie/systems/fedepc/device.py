@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
 from coterie.crypto.paillier import PublicKey, SecretKey
-from coterie.crypto.roster import signed
 from coterie.devices.resources import resources
 from coterie.dp.gaussian import mean_sensitivity
 from coterie.protocols import cluster_sums
@@ -39,7 +36,7 @@ def digest(own: fl.OwnData) -> bytes:
     return hashed.digest()
 
 
-class Description(msgspec.Struct, frozen=True):
+class Description(fl.State, frozen=True):
     """Vector (C,) float32 and h_i; in mode hardened under the helper's key. of: a digest of data and request."""
 
     of: bytes
@@ -49,7 +46,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Describer(fl.Party):
-    class State(msgspec.Struct):
+    class State(fl.State):
         """extractor: (d,) W_ext.  said: its last description.  weights: (d,) its cluster's model, if it has one.
         released: of each description of new data its round, L2 sensitivity and a digest of all that it follows from.
         measured: the rounds in which it has measured a model.  trained: those in which it trained.
@@ -58,21 +55,17 @@ class Describer(fl.Party):
         extractor: fl.Vector | None = None
         said: Description | None = None
         weights: fl.Vector | None = None
-        released: list[tuple[int, float, bytes]] = msgspec.field(default_factory=list)
-        measured: list[int] = msgspec.field(default_factory=list)
-        trained: list[int] = msgspec.field(default_factory=list)
+        released: list[tuple[int, float, bytes]] = fl.field(default_factory=list)
+        measured: list[int] = fl.field(default_factory=list)
+        trained: list[int] = fl.field(default_factory=list)
 
     state: State
     config: FedEPCConfig
+    LASTS = ("released",)  # a repeated round repeats a description, which releases nothing more
 
     def model(self) -> fl.Vector:
         """W^0 where it knows no other."""
         return self.common.initial if self.state.weights is None else self.state.weights
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        # a repeated round repeats a description, which releases nothing more
-        super().lasts(state, secret)
-        self.state.released = state.released
 
     def noise(self, msg: Describe) -> Noise | None:
         if self.config.send == "clear":
@@ -176,6 +169,7 @@ class HardenedDevice(Describer, role=DEVICE):
     """The hub sees none of its vectors and models."""
 
     keys = HeldKeys(PublicKey, SecretKey)
+    helper = HELPER
 
     State = Describer.State
 
@@ -188,10 +182,10 @@ class HardenedDevice(Describer, role=DEVICE):
         said, old = yield from self.described(msg)
         if not old:
             cipher = yield fl.Encrypt(self.keys.public(SERVICE), np.append(said.vector, said.floor))
-            said = self.state.said = msgspec.structs.replace(said, cipher=cipher.to_bytes())
+            said = self.state.said = fl.changed(said, cipher=cipher.to_bytes())
         cpu_ghz, memory_gib = yield fl.Local(resources)
         data = b"" if old and msg.weights is None else said.cipher
-        return signed(self.own, messages.Concealed(msg.round, self.samples, cpu_ghz, memory_gib, data))
+        return fl.signed(self.own, messages.Concealed(msg.round, self.samples, cpu_ghz, memory_gib, data))
 
     def sealing_cost(self, msg: Train) -> fl.Cost:
         plain, encryption = self.training_cost(msg), self.keys.public(SERVICE).nominal_seconds_encrypt(self.spec.size)
@@ -204,15 +198,15 @@ class HardenedDevice(Describer, role=DEVICE):
             raise fl.PeerError("asked to train its cluster's model, but it has none")
         weights, loss = yield from self.trained(msg, start)
         if weights is None:
-            return signed(self.own, messages.Sealed(msg.round, b"", self.samples, loss, 0.0))
+            return fl.signed(self.own, messages.Sealed(msg.round, b"", self.samples, loss, 0.0))
         cipher = (yield fl.Encrypt(self.keys.public(SERVICE), weights)).to_bytes()
         norm = gradient_norm(self.spec, start, weights, self.config.lr)
-        return signed(self.own, messages.Sealed(msg.round, cipher, self.samples, loss, norm))
+        return fl.signed(self.own, messages.Sealed(msg.round, cipher, self.samples, loss, norm))
 
     @fl.on(ClusterModel, lambda self, msg: cluster_sums.receiving_cost(self, self.spec.size), answers=Received)
     def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:
         """Eq. (15)."""
-        mean = yield from cluster_sums.opened_mean(self, msg, src, HELPER, msg.round, self.spec.size)
+        mean = yield from cluster_sums.opened_mean(self, msg, msg.round, self.spec.size)
         if msg.count < self.config.min_cluster:
             raise fl.PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
         self.state.weights = mean.astype(np.float32)

@@ -7,13 +7,11 @@ from contextlib import closing
 from math import nan
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
 from coterie.clustering.isomorphic import Event
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
-from coterie.crypto.roster import check_signed
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import ClusterModel, Masked, converted, distribute, masked_sum
 from coterie.protocols.key_centre import Keys
@@ -26,6 +24,7 @@ from coterie.systems.fedepc.server import Server
 
 class HardenedServer(Server, role=HUB):
     keys = Keys(PublicKey, SecretKey)
+    helper = HELPER
     describes = messages.Concealed
 
     class State(Server.State):
@@ -34,9 +33,9 @@ class HardenedServer(Server, role=HUB):
         has: by name, the cluster and round of the last sum that the device has opened.
         """
 
-        places: list[str] = msgspec.field(default_factory=list)
-        unsent: dict[str, bytes] = msgspec.field(default_factory=dict)
-        has: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+        places: list[str] = fl.field(default_factory=list)
+        unsent: dict[str, bytes] = fl.field(default_factory=dict)
+        has: dict[str, tuple[int, int]] = fl.field(default_factory=dict)
 
     state: State
 
@@ -53,7 +52,7 @@ class HardenedServer(Server, role=HUB):
     # -- algorithms 1 and 2 --------------------------------------------------------------------------------------------
 
     def description(self, name: str, msg: Any) -> bytes | None:
-        check_signed(self.common, name, msg)
+        fl.check_signed(self.common, name, msg)
         if not msg.cipher:
             return None
         numbers = len(self.state.centre) + 1  # C, and the floor
@@ -63,13 +62,13 @@ class HardenedServer(Server, role=HUB):
     def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> fl.Steps[None]:
         places, at = self.state.places, {name: j for j, name in enumerate(self.state.places)}
         for j in sorted(at[name] for name in moved):  # in an order that says nothing of names
-            yield from fl.post({HELPER: Relayed(r, j, moved[places[j]])})
+            yield from fl.post({self.helper: Relayed(r, j, moved[places[j]])})
         gone = np.array(sorted(at[name] for name in left), np.int64)
         allowed = {*self.state.cluster_of, *moved} - set(left)
         self.state.unsent = dict(moved)
         try:
             labels = yield from fl.ask(
-                HELPER, messages.Cluster(r, gone), messages.Clustered, lambda answer: self.labels(answer, allowed)
+                self.helper, messages.Cluster(r, gone), messages.Clustered, lambda answer: self.labels(answer, allowed)
             )
         except fl.NoAnswerError:
             if not self.state.cluster_of:
@@ -83,7 +82,7 @@ class HardenedServer(Server, role=HUB):
 
     def labels(self, answer: messages.Clustered, allowed: Collection[str]) -> dict[str, int]:
         """By name. Raises PeerError for anything but a cluster for places of these devices."""
-        check_signed(self.common, HELPER, answer)
+        fl.check_signed(self.common, self.helper, answer)
         positions, labels = answer.positions.tolist(), answer.labels.tolist()
         places = self.state.places
         if len(positions) != len(labels) or len(set(positions)) < len(positions):
@@ -109,7 +108,7 @@ class HardenedServer(Server, role=HUB):
             tickets: dict[str, int] = {}
 
             def fold(name: str, update: messages.Sealed) -> None:
-                check_signed(self.common, name, update)
+                fl.check_signed(self.common, name, update)
                 check_training(name, update.samples, update.loss, update.gradient_norm)
                 if bool(update.cipher) != (name in selected):
                     raise fl.PeerError(f"{name}: a model, or none, from a device that was asked otherwise")
@@ -133,7 +132,7 @@ class HardenedServer(Server, role=HUB):
                     sums[k] = masked_sum(self, r, k, names, cipher, size, len(tickets))
                 else:
                     unreleased[str(k)] = f"only {len(names)} models"
-            done, failed = yield from converted(self, r, HELPER, sums)
+            done, failed = yield from converted(self, r, sums)
         for k, model in done.items():
             self.state.clusters[k].total = fl.codec.encode(model)  # eq. (15), with sums and counts
         unreleased |= {str(k): why for k, why in failed.items()}
@@ -158,7 +157,7 @@ class HardenedServer(Server, role=HUB):
     def send(self, to: Mapping[int, Sequence[str]]) -> fl.Steps[fl.Answers]:
         last = {k: self.last(k) for k in to}
         models = {k: model for k, model in last.items() if model is not None}
-        answers = yield from distribute(models, {k: to[k] for k in models}, self.config.deadline_s)
+        answers = yield from distribute(self, models, {k: to[k] for k in models})
         for k, name in answers.got:
             self.state.has[name] = k, models[k].round
         self.heard((name for _, name in answers.got), (name for _, name in answers.missing))

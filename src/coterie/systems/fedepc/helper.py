@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.divergence import calibrated, modified_divergence
 from coterie.clustering.isomorphic import Aidc, Groups
 from coterie.clustering.merging import mean_between
 from coterie.crypto.paillier import PublicKey, SecretKey
-from coterie.crypto.roster import signed
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE, Relayed, check_relayed
 from coterie.protocols.cluster_sums import ClusterSum, Convert, Formed
@@ -24,34 +20,29 @@ from coterie.systems.fedepc.config import FedEPCConfig
 from coterie.systems.fedepc.contexts import check_vector, regrouped
 from coterie.systems.fedepc.messages import HELPER
 
-Doubles = NDArray[np.float64]
-Labels = NDArray[np.int64]
-
 
 class Helper(fl.Party, role=HELPER):
     keys = HeldKeys(PublicKey, SecretKey)
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """groups: of AIDC, places as text.  come: vectors and floors of ``round``, by place."""
 
         groups: Groups | None = None
         round: int = -1
-        come: dict[int, Doubles] = msgspec.field(default_factory=dict)
-        formed: Formed = msgspec.field(default_factory=Formed)
+        come: dict[int, fl.Doubles] = fl.field(default_factory=dict)
+        formed: Formed = fl.field(default_factory=Formed)
 
     state: State
     config: FedEPCConfig
+    LASTS = ("formed",)
 
     @cached_property
     def aidc(self) -> Aidc:
         return self.config.clustering(self.common.mode)
 
-    def lasts(self, state: Any, secret: Any) -> None:
-        self.state.formed = state.formed
-
     @fl.on(Relayed)
     def open(self, msg: Relayed, src: str) -> fl.Work[None]:
-        check_relayed(self, msg, src)
+        check_relayed(self, msg)
         if msg.round != self.state.round:
             self.state.round, self.state.come = msg.round, {}
         numbers = yield fl.Open(self.keys.own(SERVICE), msg.cipher)
@@ -63,7 +54,6 @@ class Helper(fl.Party, role=HELPER):
     @fl.on(messages.Cluster, answers=messages.Clustered)
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
         """Algorithm 2."""
-        fl.from_hub(self, msg, src)
         come = self.state.come if msg.round == self.state.round else {}
         self.state.come = {}
         moved = {str(j): (row[:-1], float(row[-1])) for j, row in sorted(come.items())}
@@ -71,22 +61,22 @@ class Helper(fl.Party, role=HELPER):
         self.state.groups = groups
         positions = np.array([int(name) for name in groups.names], np.int64)
         labels = without_small(divergences(groups, self.aidc), groups.labels, self.config.min_cluster)
-        return signed(self.own, messages.Clustered(msg.round, positions, labels))
+        return fl.signed(self.own, messages.Clustered(msg.round, positions, labels))
 
     @fl.on(Convert, lambda self, msg: cluster_sums.conversion_cost(self, self.spec.size), answers=ClusterSum)
     def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:
         if msg.count < self.config.min_cluster:
             raise fl.PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
-        return (yield from cluster_sums.convert(self, msg, src, self.spec.size, self.state.formed))
+        return (yield from cluster_sums.convert(self, msg, self.spec.size, self.state.formed))
 
 
-def divergences(groups: Groups, settings: Aidc) -> NDArray[Any]:
+def divergences(groups: Groups, settings: Aidc) -> fl.Array:
     # calibrated, so that few samples make no device seem far away
     mjs = modified_divergence(groups.features, groups.gamma) if groups.mjs is None else groups.mjs
     return calibrated(mjs, groups.floors, per_scale=settings.floors_per_scale)[0]
 
 
-def without_small(d: NDArray[Any], labels: Labels, least: int) -> Labels:
+def without_small(d: fl.Array, labels: fl.Integers, least: int) -> fl.Integers:
     """Merge clusters (n,) until all (but a single one of all) have so many devices: the smallest joins the nearest,
     by mean divergence, which keeps its number. d: (n, n) divergences.
     """

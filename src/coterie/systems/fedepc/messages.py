@@ -80,11 +80,8 @@ class Sealed(fl.Signed, frozen=True):
 
 
 @fl.message(src=HUB, dst=DEVICE)
-class Model(fl.OfRound, frozen=True):
+class Model(fl.OfModel, frozen=True):
     """Algorithm 4, l. 19: the model of your cluster, (d,)."""
-
-    spec: bytes
-    weights: fl.Floats
 
 
 @fl.message(src=HUB, dst=HELPER)

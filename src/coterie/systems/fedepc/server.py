@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.isomorphic import Aidc, Event, Groups
@@ -23,11 +22,9 @@ from coterie.systems.fedepc.clusters import Cluster, Pick, Trained, successor
 from coterie.systems.fedepc.config import FedEPCConfig
 from coterie.systems.fedepc.messages import HUB, Describe, Train
 
-Doubles = NDArray[np.float64]
-
 
 class Server(fl.Party, role=HUB):
-    class State(msgspec.Struct):
+    class State(fl.State):
         """extractor: (d,) W_ext.  centre: (C,) the mean of the public samples' vectors; empty without these.
         basis: (B, C) the public directions of noise along classes.  clip: of descriptions with noise.
         cluster_of: by name, of devices in a cluster.  former: of those that have left.
@@ -36,17 +33,17 @@ class Server(fl.Party, role=HUB):
         """
 
         extractor: fl.Vector | None = None
-        centre: fl.Vector = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
+        centre: fl.Vector = fl.field(default_factory=lambda: np.zeros(0, np.float32))
         basis: fl.Vector | None = None
         clip: float = 0.0
-        devices: dict[str, contexts.Known] = msgspec.field(default_factory=dict)
+        devices: dict[str, contexts.Known] = fl.field(default_factory=dict)
         groups: Groups | None = None
-        cluster_of: dict[str, int] = msgspec.field(default_factory=dict)
-        former: dict[str, int] = msgspec.field(default_factory=dict)
-        clusters: dict[int, Cluster] = msgspec.field(default_factory=dict)
+        cluster_of: dict[str, int] = fl.field(default_factory=dict)
+        former: dict[str, int] = fl.field(default_factory=dict)
+        clusters: dict[int, Cluster] = fl.field(default_factory=dict)
         settled: bool = False
         calm: int = 0
-        events: list[Event] = msgspec.field(default_factory=list)
+        events: list[Event] = fl.field(default_factory=list)
 
     state: State
     config: FedEPCConfig
@@ -235,7 +232,7 @@ class Server(fl.Party, role=HUB):
                 contexts.time_budget(own, longest, p, self.least) if fixed == "auto" else fixed
             )
 
-    def costs(self, names: Iterable[str]) -> Doubles:
+    def costs(self, names: Iterable[str]) -> fl.Doubles:
         """(n,) |D_i| / f_i."""
         return np.array([self.state.devices[name].cost for name in names])
 
@@ -350,7 +347,7 @@ class Server(fl.Party, role=HUB):
         return self.common.initial if cluster is None or cluster.weights is None else cluster.weights
 
     def ask(
-        self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Any = lambda *_: None
+        self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: fl.Fold[fl.M] = fl.ignored
     ) -> fl.Steps[fl.Answers]:
         answers = yield from fl.ask_all(self, requests, reply, fold)
         self.heard(answers.got, answers.missing)

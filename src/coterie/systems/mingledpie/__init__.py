@@ -34,9 +34,8 @@ def key_centre(own: fl.Own, common: fl.Common, config: MingledPieConfig) -> KeyC
     return KeyCentre(own, common, [Pair(USER, CLIENT, partial(ckks_keygen, parameters.name))])
 
 
-def parties(config: MingledPieConfig) -> Mapping[str, fl.PartyFactory]:
-    dealer: dict[str, fl.PartyFactory] = {KEY_CENTRE: key_centre} if config.keys == "shared" else {}
-    return {HUB: Server, **dealer, CLIENT: Client}
+def parties(config: MingledPieConfig) -> Mapping[str, fl.PartyFactory | None]:
+    return {HUB: Server, KEY_CENTRE: key_centre if config.keys == "shared" else None, CLIENT: Client}
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:

@@ -7,13 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.mingled import Rebuilt, kept_all
 from coterie.clustering.identities import ClusterKeys, identity_set
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import check_signed, signed
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.threshold import JointKeys, KeyMaking, KeyOpening, vouched
 from coterie.systems.mingledpie import messages
@@ -50,7 +48,7 @@ class Client(fl.Party, role=CLIENT):
         """cluster: its true one, 0 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: their number."""
 
         cluster: int = 0
-        sets: dict[int, NDArray[np.bool_]] = fl.field(default_factory=dict)
+        sets: dict[int, fl.Flags] = fl.field(default_factory=dict)
         drawn: int = 0
 
     state: State
@@ -72,7 +70,7 @@ class Client(fl.Party, role=CLIENT):
     @fl.on(messages.Parameters, answers=fl.Done)
     def note(self, msg: messages.Parameters, src: str) -> fl.Work[fl.Done]:
         """With new keys, identities are drawn anew unless kept."""
-        check_signed(self.common, HUB, msg)
+        fl.check_signed(self.common, HUB, msg)
         if msg.round <= self.state.noted:
             raise fl.PeerError(f"parameters of round {msg.round} after those of round {self.state.noted}")
         if self.layout.kind == "mingled":
@@ -122,9 +120,9 @@ class Client(fl.Party, role=CLIENT):
         self.secret.cluster, self.state.trained = cluster, msg.round
         if self.layout.local.any():
             self.state.buffers = fitted.weights[self.layout.local]
-        return signed(self.own, messages.Update(msg.round, msg.basis, identities, ciphers))
+        return fl.signed(self.own, messages.Update(msg.round, msg.basis, identities, ciphers))
 
-    def _identities(self, cluster: int) -> NDArray[np.int64]:
+    def _identities(self, cluster: int) -> fl.Integers:
         """CI_i, drawn by algorithm 1 if missing."""
         if cluster not in self.secret.sets:
             draw = self.secrets("identities", self.secret.drawn).bytes
@@ -207,7 +205,7 @@ def _starts(spec: fl.ModelSpec, clusters: int, digest: bytes, start: fl.Vector) 
 
 
 def _split(common: fl.Common, msg: messages.OpenedSums, widths: tuple[int, ...], clusters: int) -> tuple[Any, ...]:
-    check_signed(common, HUB, msg)
+    fl.check_signed(common, HUB, msg)
     slots = [int(slot) for slot in msg.slots]
     if slots != sorted(set(slots)) or not set(slots) <= set(range(len(widths))):
         raise fl.PeerError(f"{slots} is no ascending list of slots 0 to {len(widths) - 1}")
@@ -221,5 +219,5 @@ def _split(common: fl.Common, msg: messages.OpenedSums, widths: tuple[int, ...],
 
 
 def _verified(common: fl.Common, msg: messages.Mingled, slots: int) -> list[bytes]:
-    check_signed(common, HUB, msg)
+    fl.check_signed(common, HUB, msg)
     return fl.unbundle(msg.ciphers, slots)

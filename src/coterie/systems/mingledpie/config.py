@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
-
-from msgspec import Meta
 
 import coterie.method as fl
 from coterie.aggregation.mingled import MOST_CONDITION
 from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.protocols.local_training import refuse_unused
 from coterie.protocols.threshold import Joint
 from coterie.systems.mingledpie import layout
 from coterie.systems.mingledpie.layout import Layout, Rebuilding, Solving
 from coterie.systems.mingledpie.messages import CLIENT, MODELS
 
 
-@dataclass(frozen=True)
+@fl.settings
 class MingledPieConfig(fl.ClusterModels):
     """Settings of MingledPie; defaults are the paper's (section VI-A).
 
@@ -49,13 +45,13 @@ class MingledPieConfig(fl.ClusterModels):
     threshold: int = 2
     threshold_counts: Literal["identities", "false_positives"] = "identities"
     rebuild: Literal["counts", "ideal", "none"] = "counts"
-    max_condition: Annotated[float, Meta(gt=1, le=MOST_CONDITION)] = 30.0
+    max_condition: Annotated[float, fl.Meta(gt=1, le=MOST_CONDITION)] = 30.0
     hardening: Literal["uploads", "products"] = "products"
     keys: Literal["shared", "threshold"] = "shared"
     holders: int = 0
     openers: int = 0
     shared_layers: str = ""
-    min_participants: Annotated[int, Meta(ge=1)] = 2
+    min_participants: Annotated[int, fl.Meta(ge=1)] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,8 +131,8 @@ UNUSED = {
 
 
 def check(config: MingledPieConfig, common: fl.Common) -> None:
-    refuse_unused(config, f"mode {common.mode}", True, *UNUSED[common.mode])
-    refuse_unused(config, "keys=shared", config.keys == "shared", "holders", "openers")
+    fl.refuse_unused(config, f"mode {common.mode}", True, *UNUSED[common.mode])
+    fl.refuse_unused(config, "keys=shared", config.keys == "shared", "holders", "openers")
     if config.keys == "threshold":
         config.joint(common.clients)
         if config.kind(common.mode) == "products":

@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation import mingled
@@ -28,7 +27,6 @@ from coterie.aggregation.mingled import Rebuilt
 from coterie.crypto.ckks import PublicKey
 from coterie.crypto.ckks_parameters import ParameterSet, named
 
-Doubles = NDArray[np.float64]
 Kind = Literal["mingled", "uploads", "products"]
 Solving = Literal["counts", "ideal", "none", "literal"]
 
@@ -58,7 +56,7 @@ class Layout:
             raise fl.UserError("shared_layers names every layer: nothing is left for the clusters; use fedavg instead")
 
     @cached_property
-    def common(self) -> NDArray[np.bool_]:
+    def common(self) -> fl.Flags:
         mask = np.zeros(self.spec.size, np.bool_)
         for part in self.spec.parts:
             if any(part.name.startswith(prefix) for prefix in self.shared):
@@ -66,12 +64,12 @@ class Layout:
         return mask
 
     @cached_property
-    def local(self) -> NDArray[np.bool_]:
+    def local(self) -> fl.Flags:
         kept = self.spec.buffers & ~self.common
         return kept if self.kind == "mingled" else np.zeros_like(kept)
 
     @cached_property
-    def of_clusters(self) -> NDArray[np.bool_]:
+    def of_clusters(self) -> fl.Flags:
         return ~(self.common | self.local)
 
     @cached_property
@@ -105,7 +103,7 @@ class Layout:
     def slots(self) -> int:
         return len(self.widths)
 
-    def vectors(self, theta: fl.Vector, cluster: int) -> list[NDArray[Any]]:
+    def vectors(self, theta: fl.Vector, cluster: int) -> list[fl.Array]:
         """What a client of this true cluster encrypts, (length,) each, in units of ``ckks_units``."""
         theta = theta / ckks_units(self.spec)  # buffers may be much larger than weights
         own = theta[self.of_clusters]
@@ -120,7 +118,7 @@ class Layout:
             first = own
         return [first, theta[self.common]] if self.shared else [first]
 
-    def indicator(self, cluster: int) -> NDArray[np.float32]:
+    def indicator(self, cluster: int) -> fl.Vector:
         """sigma_i, (k,) one-hot."""
         sigma = np.zeros(self.clusters, np.float32)
         sigma[cluster] = 1
@@ -138,7 +136,7 @@ class Layout:
             if cipher.tally.form != expected:
                 raise fl.PeerError(f"ciphertext {i} is a {cipher.tally.form}, not a {expected}")
 
-    def parts(self, rows: Sequence[Doubles]) -> tuple[Doubles, Doubles]:
+    def parts(self, rows: Sequence[fl.Doubles]) -> tuple[fl.Doubles, fl.Doubles]:
         """The opened sums of models (k, own), and H (k, k) or counts of clients (k,)."""
         k, own = self.clusters, self.own
         if self.kind == "products":
@@ -180,7 +178,9 @@ class Rebuilding:
     max_condition: float
     threshold: int
 
-    def __call__(self, opened: Sequence[Doubles | None], previous: fl.Vector, sizes: Any, participants: int) -> Rebuilt:
+    def __call__(
+        self, opened: Sequence[fl.Doubles | None], previous: fl.Vector, sizes: Any, participants: int
+    ) -> Rebuilt:
         """(k, d) from the opened slots (None for a sum of no updates).
 
         previous: (k, d), kept where there are no new ones.  sizes: (k,) |G_j| or (0,). Raises PeerError.
@@ -204,12 +204,14 @@ class Rebuilding:
         models.setflags(write=False)
         return replace(rebuilt, models=models)
 
-    def _solved(self, sums: Doubles, x: Doubles, before: fl.Vector, sizes: NDArray[Any], participants: int) -> Rebuilt:
+    def _solved(
+        self, sums: fl.Doubles, x: fl.Doubles, before: fl.Vector, sizes: fl.Array, participants: int
+    ) -> Rebuilt:
         if self.solving == "none":
             return mingled.mingled_means(sums, sizes, before)
         if why := mingled.implausible(x, sizes, participants, self.threshold):
             return mingled.kept_all(before, f"{why}, so all models were kept")
-        H: NDArray[Any] = mingled.round_counts(x)
+        H: fl.Array = mingled.round_counts(x)
         if self.solving == "literal":
             return mingled.rebuild_literal(sums, H, before, sizes, max_condition=self.max_condition)
         if self.solving == "ideal":

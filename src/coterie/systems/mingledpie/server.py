@@ -11,7 +11,6 @@ import numpy as np
 import coterie.method as fl
 from coterie.clustering.identities import ClusterKeys
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import check_signed, signed
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.local_training import sample_clients
 from coterie.protocols.threshold import HubKey, JointKeys, make_keys, open_sums, taken
@@ -94,11 +93,11 @@ class Server(fl.Party, role=HUB):
     def _message(self, r: int, sizes: Any, participants: int, totals: Sequence[Any]) -> fl.Steps[fl.Signed]:
         if self.sums is messages.Mingled:
             ciphers = fl.bundle([b"" if total is None else total.to_bytes() for total in totals])
-            return signed(self.own, messages.Mingled(r, self.spec.digest, sizes, participants, ciphers))
+            return fl.signed(self.own, messages.Mingled(r, self.spec.digest, sizes, participants, ciphers))
         there = {slot: total for slot, total in enumerate(totals) if total is not None}
         opened = yield from open_sums(HubKey(self, MODELS, r), there)
         slots, values = np.array([*there], np.int64), np.concatenate([opened[slot].values for slot in there])
-        return signed(self.own, messages.OpenedSums(r, self.spec.digest, sizes, participants, slots, values))
+        return fl.signed(self.own, messages.OpenedSums(r, self.spec.digest, sizes, participants, slots, values))
 
     def _renew_keys(self, r: int) -> None:
         """Eq. (1)."""
@@ -113,7 +112,7 @@ class Server(fl.Party, role=HUB):
         if not new:
             return
         start = self.common.starts.reshape(-1)
-        parameters = signed(self.own, messages.Parameters(r, self.spec.digest, self.state.keys, start))
+        parameters = fl.signed(self.own, messages.Parameters(r, self.spec.digest, self.state.keys, start))
 
         def fold(name: str, noted: fl.Done) -> None:
             self.state.noted[name] = self.state.version
@@ -137,7 +136,7 @@ class Server(fl.Party, role=HUB):
         sets: dict[str, list[int]] = {}
 
         def fold(name: str, update: messages.Update) -> None:
-            check_signed(self.common, name, update)
+            fl.check_signed(self.common, name, update)
             if update.basis != self.state.round:
                 raise fl.PeerError(
                     f"{name}: an update to the models of round {update.basis}; this is round {r} and trains those of "

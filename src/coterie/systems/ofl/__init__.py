@@ -16,7 +16,7 @@ Departures from the text, each with its reason: docs/systems/ofl_appendix.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,13 +35,8 @@ def key_centre(own: fl.Own, common: fl.Common, config: OFLConfig) -> KeyCentre:
     return KeyCentre(own, common, [JointGrant(MODEL, CLIENT, joint_of(config), first, works=HUB)])
 
 
-def parties(config: OFLConfig) -> Mapping[str, fl.PartyFactory]:
-    dealer: dict[str, fl.PartyFactory] = {KEY_CENTRE: key_centre} if config.keys == "dealer" else {}
-    return {HUB: Server, **dealer, CLIENT: Client}
-
-
-def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    return {client.name: client.model for client in federation.of_role(CLIENT)}
+def parties(config: OFLConfig) -> Mapping[str, fl.PartyFactory | None]:
+    return {HUB: Server, KEY_CENTRE: key_centre if config.keys == "dealer" else None, CLIENT: Client}
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
@@ -53,10 +48,6 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
         "membership": [[numbers[name]] if name in numbers else [] for name in federation.common.clients],
         "gammas": np.array(shares, np.float64),
     }
-
-
-def ledger(federation: fl.Federation) -> Mapping[str, Sequence[fl.Release]]:
-    return {client.name: client.releases() for client in federation.of_role(CLIENT)}
 
 
 def learns(config: OFLConfig, mode: str) -> Mapping[str, str]:
@@ -95,7 +86,7 @@ SYSTEM = fl.System(
     check=check,
     leads_s=lambda config: {"leader_s": config.leader_s} if config.leader_s and config.deadline_s is None else {},
     also={CLIENT: (LEADER,)},
-    models=models,
+    models=fl.of_each(lambda client: client.model),
     own_model=lambda client: client.model,
     uncounted="its hub would learn label counts by cluster, which its noise does not cover",
     learns=learns,
@@ -105,5 +96,5 @@ SYSTEM = fl.System(
     encrypted=True,
     clients=16,
     observe=observe,
-    ledger=ledger,
+    ledger=fl.of_each(Client.releases),
 )

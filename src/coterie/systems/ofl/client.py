@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from math import inf
-from typing import Any
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import check_signed, signed
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.noise import affords, left
 from coterie.protocols.reports import StatusReport, reported, summary
@@ -20,8 +16,8 @@ from coterie.protocols.threshold import JointKeys, JointPads, KeyMaking, KeyOpen
 from coterie.selection.parameters import count, stalest_first
 from coterie.systems.ofl import messages
 from coterie.systems.ofl.config import check_usual, joint_of, shares
-from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Tell, Upload
-from coterie.systems.ofl.sparse import Indices, bits, check_sparse, places_of
+from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Places, Tell, Upload
+from coterie.systems.ofl.sparse import bits, check_sparse, places_of
 from coterie.systems.ofl.uploads import MemberState, Released, Uploading
 
 
@@ -30,20 +26,16 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
     making, opening, pads = KeyMaking(joint_of=joint_of), KeyOpening(joint_of=joint_of), JointPads(joint_of=joint_of)
 
     State = MemberState
+    LASTS = ("released",)  # a repeated round repeats an upload, which releases nothing more
 
     @property
     def model(self) -> fl.Vector:
         return self.common.initial if self.state.weights is None else self.state.weights
 
     @property
-    def synced(self) -> NDArray[np.int32]:
+    def synced(self) -> Places:
         """(p,) the round of each parameter's last download; 0 for the initial model."""
         return np.zeros(len(self.places), np.int32) if self.state.synced is None else self.state.synced
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        # a repeated round repeats an upload, which releases nothing more
-        super().lasts(state, secret)
-        self.state.released = state.released
 
     # -- its status ----------------------------------------------------------------------------------------------------
 
@@ -70,10 +62,10 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         self.check_leader(msg, src)
         return (yield from self.opportunity(msg.round, msg.usual))
 
-    def check_leader(self, msg: messages.Work | Fresh, leader: str) -> None:
+    def check_leader(self, msg: messages.ToMember, leader: str) -> None:
         """Raises PeerError unless the hub has named this leader for the round."""
         named = Mandate(msg.round, msg.cluster, leader, msg.usual, signature=msg.mandate)
-        check_signed(self.common, self.common.roster.hub, named, self.name)
+        fl.check_signed(self.common, self.common.roster.hub, named, self.name)
 
     def opportunity(self, r: int, usual: float) -> fl.Work[Upload]:
         """Trains, selects as much as eq. (4) allows, and adds noise."""
@@ -98,9 +90,9 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
                 self.state.released = released if one in released else [*released, one]
         self.state.trained = r
         upload = self.upload(r, (gamma.up, gamma.down), places, values)
-        return signed(self.own, msgspec.structs.replace(upload, report=fl.codec.encode(report)))
+        return fl.signed(self.own, fl.changed(upload, report=fl.codec.encode(report)))
 
-    def upload(self, r: int, gamma: tuple[float, float], places: Indices, values: fl.Vector) -> Upload:
+    def upload(self, r: int, gamma: tuple[float, float], places: fl.Integers, values: fl.Vector) -> Upload:
         total = len(self.places)
         self.state.wants = count(gamma[1], total) if gamma[1] > 0 else 0
         self.state.ratios = gamma
@@ -120,7 +112,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         self.download(msg.round, places_of(msg.places, len(self.places)), msg.values)
         return Kept(msg.round)
 
-    def download(self, r: int, chosen: Indices, values: fl.Vector) -> None:
+    def download(self, r: int, chosen: fl.Integers, values: fl.Vector) -> None:
         """Raises PeerError for more parameters than it has asked for."""
         if len(chosen) > self.state.wants:
             raise fl.PeerError(f"{len(chosen)} parameters, where {self.state.wants} were asked for")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import sqrt
 from statistics import median
 from typing import Annotated, Literal
-
-from msgspec import Meta
 
 import coterie.method as fl
 from coterie.aggregation.detection import FEWEST
@@ -16,7 +13,6 @@ from coterie.crypto.ckks_parameters import named as parameters_named
 from coterie.dp.distributed import Distributed
 from coterie.dp.heuristic import refuse_epsilon
 from coterie.dp.uploads import Standard, eligible
-from coterie.protocols.local_training import refuse_unused, sample_size
 from coterie.protocols.noise import NoiseSettings, check_sums, error_of_sums, warn_of_silence
 from coterie.protocols.reports import RANGES, StatusReport, costs, limits
 from coterie.protocols.threshold import Joint
@@ -42,7 +38,7 @@ LEAST_LEADERS = 2
 """A global model of one leader would be that leader's model."""
 
 
-@dataclass(frozen=True)
+@fl.settings
 class OFLConfig(NoiseSettings, fl.LocalTraining):
     """Settings of OFL. The paper prints none of their values but those of epsilon in figures.
 
@@ -78,23 +74,23 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
 
     lr: float = 0.1
     slowest: float = 1.0
-    clusters: Annotated[int, Meta(ge=LEAST_LEADERS)] = 4
+    clusters: Annotated[int, fl.Meta(ge=LEAST_LEADERS)] = 4
     smallest: fl.AtLeastOne = 3
     recluster_every: fl.AtLeastOne = 5
     penalty: fl.NotNegative = 1.0
-    leader_s: Annotated[float | None, Meta(gt=0, le=fl.LARGEST)] = None
+    leader_s: Annotated[float | None, fl.Meta(gt=0, le=fl.LARGEST)] = None
     step_s: fl.Positive = 60.0
     gamma_min: fl.Share = 0.05
     most_up: float = 1.0
     most_down: float = 1.0
     full_share: fl.Positive = 0.5
-    full_samples: Annotated[int | None, Meta(ge=1)] = None
+    full_samples: Annotated[int | None, fl.Meta(ge=1)] = None
     mechanism: Literal["paper", "standard", "distributed"] = "paper"
     noise_by: Literal["leaders", "members"] = "leaders"
     epsilon1: fl.Positive = 50.0
     epsilon2: fl.Positive = 50.0
     keys: Literal["distributed", "dealer"] = "distributed"
-    threshold: Annotated[int, Meta(ge=0)] = 0
+    threshold: Annotated[int, fl.Meta(ge=0)] = 0
     renew: Literal["new", "shares"] = "new"
     detection: Literal["auto", "fourier", "norms", "none"] = "auto"
 
@@ -115,11 +111,11 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
         paper, sums = self.mechanism == "paper", self.mechanism == "distributed"
         if paper:
             refuse_epsilon(self.epsilon)
-        refuse_unused(self, "mechanism=paper", paper, "clip", "noise", "private_rounds")
-        refuse_unused(self, f"mechanism={self.mechanism}", not paper, "epsilon1", "epsilon2")
-        refuse_unused(self, f"mechanism={self.mechanism}", not sums, "noise_by", "missing")
-        refuse_unused(self, "keys=dealer", self.keys == "dealer", "renew")
-        refuse_unused(self, "full_samples", self.full_samples is not None, "full_share")
+        fl.refuse_unused(self, "mechanism=paper", paper, "clip", "noise", "private_rounds")
+        fl.refuse_unused(self, f"mechanism={self.mechanism}", not paper, "epsilon1", "epsilon2")
+        fl.refuse_unused(self, f"mechanism={self.mechanism}", not sums, "noise_by", "missing")
+        fl.refuse_unused(self, "keys=dealer", self.keys == "dealer", "renew")
+        fl.refuse_unused(self, "full_samples", self.full_samples is not None, "full_share")
         self.budget()
         if not paper:
             self.uploads(1)
@@ -141,7 +137,7 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
 
     def makers(self, clients: int, leaders: int) -> int:
         """How many parties add noise to a round's sum, of clients that have joined, and leaders."""
-        return leaders if self.noise_by == "leaders" else sample_size(clients, self.participation)
+        return leaders if self.noise_by == "leaders" else fl.sample_size(clients, self.participation)
 
     @property
     def sends_changes(self) -> bool:

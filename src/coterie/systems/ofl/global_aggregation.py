@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.crypto import threshold_pads
@@ -25,7 +24,6 @@ from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig
 from coterie.systems.ofl.messages import MODEL, Submit, Submitted, names
 from coterie.systems.ofl.poison_detection import Judged, judge, model_key
 
-Doubles = NDArray[np.float64]
 MEAN = 1 << 20
 """The number of the weighted mean among the sums of a round. Those of scalars are smaller."""
 TRIES = 3
@@ -88,7 +86,7 @@ def summed(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregated]
     return Aggregated(model, Judged.alike(opened.among), opened.blamed)
 
 
-def moved(hub: Any, mean: Doubles) -> fl.Vector:
+def moved(hub: Any, mean: fl.Doubles) -> fl.Vector:
     places, weights = eligible(hub.spec), hub.state.weights.astype(np.float64)
     weights[places] = (
         weights[places] + mean * hub.config.unit(len(places), len(hub.clients)) if hub.config.sends_changes else mean

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.contribution import contributed
 from coterie.crypto.ckks_parameters import named as parameters
-from coterie.crypto.roster import check_signed
 from coterie.dp.distributed import Distributed
 from coterie.dp.uploads import Standard, shared_set
 from coterie.protocols.reports import opened as opened_report
@@ -20,7 +17,7 @@ from coterie.systems.ofl import messages
 from coterie.systems.ofl.client import Member
 from coterie.systems.ofl.config import PARAMETERS
 from coterie.systems.ofl.messages import CLIENT, LEADER, MANDATE_BYTES, MODEL, Upload, named, names
-from coterie.systems.ofl.sparse import Indices, check_sparse, mixed, places_of, spread
+from coterie.systems.ofl.sparse import check_sparse, mixed, places_of, spread
 
 
 class Office(fl.SecretStruct):
@@ -39,7 +36,7 @@ class Office(fl.SecretStruct):
     members: dict[str, bytes]
     wanted: dict[str, bytes]
     usual: float
-    numbers: NDArray[np.float64] | None = None
+    numbers: fl.Doubles | None = None
 
 
 class Client(Member, role=CLIENT, also=(LEADER,)):
@@ -49,8 +46,8 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         """
 
         office: Office | None = None
-        late: dict[str, bytes] = msgspec.field(default_factory=dict)
-        successors: dict[str, str] = msgspec.field(default_factory=dict)
+        late: dict[str, bytes] = fl.field(default_factory=dict)
+        successors: dict[str, str] = fl.field(default_factory=dict)
 
     secret: Secret
 
@@ -97,7 +94,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         office = Office(msg.round, msg.cluster, msg.version, base, model, of, {}, msg.usual)
         return office, dict(zip(members, msg.counted.tolist(), strict=True)), asked
 
-    def sparse(self, name: str, upload: Upload) -> Indices:
+    def sparse(self, name: str, upload: Upload) -> fl.Integers:
         if upload.spec != self.spec.digest:
             raise fl.PeerError(f"{name}: an upload for a model of another shape")
         if (upload.places is None) == (self.mechanism is None):
@@ -122,7 +119,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         if not fits:
             raise fl.PeerError(f"{name}: an upload of larger values than an honest member sends")
 
-    def public_places(self, name: str, upload: Upload) -> Indices:
+    def public_places(self, name: str, upload: Upload) -> fl.Integers:
         k = len(upload.values)
         if not k:
             return np.zeros(0, np.int64)
@@ -131,7 +128,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
     @fl.on(Upload)
     def late(self, msg: Upload, src: str) -> tuple[fl.To, ...]:
         """Kept, or sent on to the member's new leader."""
-        check_signed(self.common, src, msg)
+        fl.check_signed(self.common, src, msg)
         if isinstance(self.mechanism, Distributed):
             raise fl.PeerError(f"an upload of {src} for the sum of round {msg.round}, after it was closed")
         self.sparse(src, msg)
@@ -171,7 +168,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         cipher = yield fl.Encrypt(padding(self, MODEL, msg.round, tuple(among)), values)
         return messages.Submitted(msg.round, cipher.to_bytes())
 
-    def noisy(self, mechanism: Distributed, msg: messages.Submit, leaders: int) -> fl.Work[NDArray[np.float64]]:
+    def noisy(self, mechanism: Distributed, msg: messages.Submit, leaders: int) -> fl.Work[fl.Doubles]:
         """(p,) its members' numbers, with its own share of noise unless members have added theirs. Raises PeerError
         for others once a sum of the round is opened.
         """
@@ -244,7 +241,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         members = named(msg.members)
         for name, data in zip(members, fl.unbundle(msg.uploads, len(members)), strict=True):
             upload = fl.codec.decode(data, Upload)
-            check_signed(self.common, name, upload)
+            fl.check_signed(self.common, name, upload)
             self.sparse(name, upload)
             self.retain(name, upload)
         return (fl.To(self.common.roster.hub, messages.Received(msg.round)),) if msg.awaited else ()
@@ -276,7 +273,7 @@ class Gathering:
             )
         places = leader.sparse(name, upload)
         if name != leader.name:
-            check_signed(leader.common, name, upload)
+            fl.check_signed(leader.common, name, upload)
         report = opened_report(leader.common, upload.report, upload.round, leader.config.step_s)
         if report.client != name:
             raise fl.PeerError(f"{name}: an upload with a report of {report.client}")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.protocol.messages import ArrayOf
+from coterie.protocol.arrays import ArrayOf
 
 HUB = "server"
 LEADER = "leader"
@@ -40,6 +40,14 @@ Places = Annotated[NDArray[np.int32], ArrayOf("<i4", 1)]
 """Indices into the model's flat vector, ascending."""
 
 
+class ToLeader(fl.OfRound, frozen=True):
+    SRC, DST = HUB, LEADER
+
+
+class FromLeader(fl.OfRound, frozen=True):
+    SRC, DST = LEADER, HUB
+
+
 @fl.message(src=HUB, dst=CLIENT)
 class Tell(fl.OfRound, frozen=True):
     """Report your status."""
@@ -57,8 +65,7 @@ class Mandate(fl.Signed, frozen=True):
     usual: float
 
 
-@fl.message(src=HUB, dst=LEADER)
-class Lead(fl.OfRound, frozen=True):
+class Lead(ToLeader, frozen=True):
     """Algorithm 2. version: global aggregations of the model.  weights: (d,), None for a leader that has it.
     members: names of all |C|.  mandates: 64 bytes for each, the signature of its ``Mandate``.
     asked: a bit for each, whether it takes part.  counted: for each, the round of its last upload that is in a model.
@@ -75,13 +82,18 @@ class Lead(fl.OfRound, frozen=True):
     usual: float
 
 
-@fl.message(src=LEADER, dst=CLIENT)
-class Work(fl.OfRound, frozen=True):
+class ToMember(fl.OfRound, frozen=True):
     """mandate: the hub's signature of ``Mandate(round, cluster, sender, usual)``."""
+
+    SRC, DST = LEADER, CLIENT
 
     cluster: int
     mandate: bytes
     usual: float
+
+
+class Work(ToMember, frozen=True):
+    """Train and upload."""
 
 
 @fl.message(src=CLIENT, dst=LEADER)
@@ -99,8 +111,7 @@ class Upload(fl.Signed, frozen=True):
     report: bytes
 
 
-@fl.message(src=LEADER, dst=HUB)
-class Led(fl.OfRound, frozen=True):
+class Led(FromLeader, frozen=True):
     """The uploads in the leader's model, by member and round, each with its report. up, down: mean gamma_up and
     gamma_down.
     """
@@ -113,22 +124,19 @@ class Led(fl.OfRound, frozen=True):
     down: float
 
 
-@fl.message(src=HUB, dst=LEADER)
-class Submit(fl.OfRound, frozen=True):
+class Submit(ToLeader, frozen=True):
     """Algorithm 4, l. 6. among: leaders whose shares make the pads."""
 
     among: fl.Bundle
 
 
-@fl.message(src=LEADER, dst=HUB)
-class Submitted(fl.OfRound, frozen=True):
+class Submitted(FromLeader, frozen=True):
     """[theta_i]: the leader model's parameters, or their change, under a joint pad."""
 
     cipher: bytes
 
 
-@fl.message(src=HUB, dst=LEADER)
-class Spread(fl.OfRound, frozen=True):
+class Spread(ToLeader, frozen=True):
     """The new global model. version: as in ``Lead``."""
 
     spec: bytes
@@ -136,13 +144,9 @@ class Spread(fl.OfRound, frozen=True):
     weights: fl.Floats
 
 
-@fl.message(src=LEADER, dst=CLIENT)
-class Fresh(fl.OfRound, frozen=True):
+class Fresh(ToMember, frozen=True):
     """Parameters of the global model. places: one bit each, those that the member wanted, or fewer."""
 
-    cluster: int
-    mandate: bytes
-    usual: float
     places: bytes
     values: fl.Floats
 
@@ -152,13 +156,11 @@ class Kept(fl.OfRound, frozen=True):
     pass
 
 
-@fl.message(src=LEADER, dst=HUB)
-class Forwarded(fl.OfRound, frozen=True):
+class Forwarded(FromLeader, frozen=True):
     members: int
 
 
-@fl.message(src=HUB, dst=LEADER)
-class HandOver(fl.OfRound, frozen=True):
+class HandOver(ToLeader, frozen=True):
     """Send uncounted uploads to their members' new leaders, one for each member."""
 
     members: fl.Bundle
@@ -174,12 +176,10 @@ class Inherited(fl.OfRound, frozen=True):
     awaited: bool
 
 
-@fl.message(src=LEADER, dst=HUB)
-class HandedOver(fl.OfRound, frozen=True):
+class HandedOver(FromLeader, frozen=True):
     uploads: int
     letters: int
 
 
-@fl.message(src=LEADER, dst=HUB)
-class Received(fl.OfRound, frozen=True):
+class Received(FromLeader, frozen=True):
     pass

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.detection import LeaderWeights, cut, largest, robust, s_factors, shares, too_long, weighted
@@ -22,7 +21,6 @@ from coterie.dp.uploads import eligible
 from coterie.protocols.threshold import HubKey, open_sums
 from coterie.systems.ofl.messages import MODEL
 
-Doubles = NDArray[np.float64]
 NORM = 2.0**10
 """The largest that noise on opened scalars is sized for. Of a larger one they show more."""
 
@@ -55,7 +53,7 @@ class Judged:
             found["scalars"] = told
         return found | ({"fallback": self.fallback} if self.fallback else {})
 
-    def check(self, mean: Doubles) -> None:
+    def check(self, mean: fl.Doubles) -> None:
         """Raises PeerError for a mean longer than the opened lengths allow."""
         if self.squares:
             weights = [self.weights.get(name, 0) for name in self.squares]

@@ -7,13 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import coterie.method as fl
 from coterie.clustering.kmeans import Clusters, nearest, regrouped
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import signed
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.reports import StatusReport, accepted, checked, features, limits
 from coterie.protocols.reports import opened as opened_report
@@ -40,7 +38,7 @@ class Round:
 class Server(fl.Party, role=HUB):
     keys, joint = Keys(PublicKey, SecretKey), JointKeys(lambda party: (joint_of(party.config),))
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """weights: theta_global (d,), whose buffers are those of the start.  version: its number of aggregations.
         reports: by client, its newest status report.  leaders: by cluster.
         served: by client, terms as a leader.  failed: by cluster, leaders that gave no model since the last clustering.
@@ -51,14 +49,14 @@ class Server(fl.Party, role=HUB):
 
         weights: fl.Vector = fl.initial
         version: int = 0
-        reports: dict[str, bytes] = msgspec.field(default_factory=dict)
+        reports: dict[str, bytes] = fl.field(default_factory=dict)
         clusters: Clusters | None = None
-        leaders: dict[int, str] = msgspec.field(default_factory=dict)
-        served: dict[str, float] = msgspec.field(default_factory=dict)
-        failed: dict[int, list[str]] = msgspec.field(default_factory=dict)
-        counted: dict[str, int] = msgspec.field(default_factory=dict)
-        holds: list[str] = msgspec.field(default_factory=list)
-        owing: dict[str, int] = msgspec.field(default_factory=dict)
+        leaders: dict[int, str] = fl.field(default_factory=dict)
+        served: dict[str, float] = fl.field(default_factory=dict)
+        failed: dict[int, list[str]] = fl.field(default_factory=dict)
+        counted: dict[str, int] = fl.field(default_factory=dict)
+        holds: list[str] = fl.field(default_factory=list)
+        owing: dict[str, int] = fl.field(default_factory=dict)
         usual: float = 0.0
 
     state: State
@@ -237,7 +235,7 @@ class Server(fl.Party, role=HUB):
     def request(self, r: int, cluster: int, leader: str, members: Sequence[str], asked: set[str]) -> messages.Lead:
         state = self.state
         mandates = b"".join(
-            signed(self.own, messages.Mandate(r, cluster, leader, state.usual), name).signature for name in members
+            fl.signed(self.own, messages.Mandate(r, cluster, leader, state.usual), name).signature for name in members
         )
         chosen = np.array([i for i, name in enumerate(members) if name in asked], np.int64)
         counted = np.array([state.counted.get(name, 0) for name in members], np.int64)

@@ -11,17 +11,15 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.training.solvers import MOST_WEIGHT, largest
 
-Indices = NDArray[np.int64]
 
-
-def bits(chosen: Indices, count: int) -> bytes:
+def bits(chosen: fl.Integers, count: int) -> bytes:
     """``count`` bits, those at ``chosen`` set, in whole bytes."""
     mask = np.zeros(count, np.bool_)
     mask[chosen] = True
     return np.packbits(mask).tobytes()
 
 
-def places_of(data: bytes, count: int) -> Indices:
+def places_of(data: bytes, count: int) -> fl.Integers:
     """The inverse of ``bits``, ascending. Raises PeerError for another number."""
     if len(data) != (count + 7) // 8:
         raise fl.PeerError(f"{len(data)} bytes for {count} bits")
@@ -31,7 +29,7 @@ def places_of(data: bytes, count: int) -> Indices:
     return np.flatnonzero(mask[:count])
 
 
-def check_sparse(places: NDArray[np.integer], values: fl.Vector, eligible: NDArray[np.bool_]) -> Indices:
+def check_sparse(places: NDArray[np.integer], values: fl.Vector, eligible: fl.Flags) -> fl.Integers:
     """The indices, of parameters with one value each. eligible: (d,) which coordinates may be among them. Raises
     PeerError for impossible indices or values.
     """
@@ -47,14 +45,14 @@ def check_sparse(places: NDArray[np.integer], values: fl.Vector, eligible: NDArr
     return found
 
 
-def spread(places: Indices, values: fl.Vector, count: int) -> NDArray[np.float32]:
+def spread(places: fl.Integers, values: fl.Vector, count: int) -> fl.Vector:
     """(count,) the values at their places, and 0 elsewhere."""
     whole = np.zeros(count, np.float32)
     whole[places] = values
     return whole
 
 
-def mixed(model: fl.Vector, places: Indices, values: fl.Vector, size: int) -> fl.Vector:
+def mixed(model: fl.Vector, places: fl.Integers, values: fl.Vector, size: int) -> fl.Vector:
     """The leader model (d,) after one upload of a cluster with ``size`` members (algorithm 2, l. 20): ``(1 - 1/|C|)
     theta + sel / |C|`` in the uploaded places.
     """

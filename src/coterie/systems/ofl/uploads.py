@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.dp.distributed import Distributed
@@ -16,7 +14,7 @@ from coterie.dp.uploads import Standard, eligible, shared_set
 from coterie.protocols.noise import rotation
 from coterie.selection.parameters import density, gumbel_top_k, max_min, o_factor
 from coterie.systems.ofl.config import OFLConfig
-from coterie.systems.ofl.sparse import Indices
+from coterie.systems.ofl.messages import Places
 
 NOISE = "upload noise"
 UPLOAD = "clipped change of the model"
@@ -24,7 +22,7 @@ OWN_LEADER, OTHERS = ("own leader",), ("server", "other leaders", "other clients
 """Who sees an upload for a sum, and who the sum, unless they know too much of its noise."""
 
 
-class Released(msgspec.Struct, frozen=True):
+class Released(fl.State, frozen=True):
     """of: 16 bytes that name the models before and after its training, on which values and noise depend
     (``Party.kept``).
     """
@@ -34,7 +32,7 @@ class Released(msgspec.Struct, frozen=True):
     of: bytes
 
 
-class MemberState(msgspec.Struct):
+class MemberState(fl.State):
     """Vectors are (d,) float32.
 
     weights: its model.  last, before: theta_0 and theta_1 of eq. (5), its model after the last two downloads, where the
@@ -47,14 +45,14 @@ class MemberState(msgspec.Struct):
     weights: fl.Vector | None = None
     last: fl.Vector | None = None
     before: fl.Vector | None = None
-    synced: NDArray[np.int32] | None = None
+    synced: Places | None = None
     trained: int = 0
     heard: int = 0
     wants: int = 0
     report: bytes = b""
     told: int = 0
     summary: fl.Vector | None = None
-    released: list[Released] = msgspec.field(default_factory=list)
+    released: list[Released] = fl.field(default_factory=list)
     ratios: tuple[float, float] = (0.0, 0.0)
     led: int = 0
 
@@ -74,7 +72,9 @@ class Uploading(fl.Party):
     def makers(self, r: int) -> int:
         return self.config.makers(len(fl.joined(self.common.clients, self.config, r)), 0)
 
-    def selected(self, r: int, start: fl.Vector, trained: fl.Vector, k: int, asked: bytes) -> tuple[Indices, fl.Vector]:
+    def selected(
+        self, r: int, start: fl.Vector, trained: fl.Vector, k: int, asked: bytes
+    ) -> tuple[fl.Integers, fl.Vector]:
         """The places of k parameters, and the values sent. asked: names both models, for the noise.
 
         "paper": the exponential mechanism with the o-factor as utility (l. 11), Laplace noise around density clusters

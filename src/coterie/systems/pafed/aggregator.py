@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import check_signed, signed
 from coterie.crypto.tally import PLAIN
 from coterie.protocols.committee import switch
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering
 from coterie.systems.pafed import messages
-from coterie.systems.pafed.config import PAFedConfig, layout_of
-from coterie.systems.pafed.correction import REFRESHING, averaged, correct
+from coterie.systems.pafed.classification import REFRESHING
+from coterie.systems.pafed.config import Laid
+from coterie.systems.pafed.correction import averaged, correct
 from coterie.systems.pafed.inbox import Inbox, PaddedInbox
-from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, SERVICE, USER, wide
 
 
@@ -31,7 +29,7 @@ class Tried(fl.State, frozen=True):
     model: bytes
 
 
-class Aggregator(fl.Party, role=HUB):
+class Aggregator(Laid, role=HUB):
     keys = Keys(PublicKey, SecretKey)
 
     class State(fl.State):
@@ -46,14 +44,9 @@ class Aggregator(fl.Party, role=HUB):
         round: int = 0
 
     state: State  # masks live for one round only
-    config: PAFedConfig
     update: ClassVar[type[Any]] = messages.Update  # the message with a client's update
     inbox: ClassVar[type[Inbox]] = Inbox
     takes: ClassVar[tuple[type[fl.Message], ...]] = (messages.Update,)
-
-    @cached_property
-    def layout(self) -> Layout:
-        return layout_of(self.spec, self.common.mode)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 3, lines 4 to 14. Without the helper's answers, or with an unusable update, a round and its
@@ -121,7 +114,7 @@ class Aggregator(fl.Party, role=HUB):
             _, tickets = yield from self._transformed(r, self.clients, spool)
 
             def final(name: str) -> messages.Final:
-                return signed(self.own, messages.Final(r, self.spec.digest, spool.take(tickets[name])), name)
+                return fl.signed(self.own, messages.Final(r, self.spec.digest, spool.take(tickets[name])), name)
 
             yield from fl.post(fl.LazyMapping(tuple(tickets), final, held=0))
 
@@ -141,7 +134,7 @@ class Aggregator(fl.Party, role=HUB):
 
     def _requests(self, r: int, asked: Sequence[str], spool: fl.Spool) -> fl.Steps[tuple[bytes, Mapping[str, Any]]]:
         def train(name: str, weights: fl.Vector | None, cipher: bytes) -> messages.Train:
-            return signed(self.own, messages.Train(r, self.spec.digest, weights, cipher), name)
+            return fl.signed(self.own, messages.Train(r, self.spec.digest, weights, cipher), name)
 
         if not self.state.model:
             return b"", {name: train(name, self.common.initial, b"") for name in asked}
@@ -155,7 +148,7 @@ class Aggregator(fl.Party, role=HUB):
         # The helper opens w + r. The mask r is uniform over the ciphertexts' ring. In mode literal it is of numbers in
         # +-mask_bound, every client's copy is made (lines 8 and 14), and none under pk_s.
         service: Any = self.keys.public(SERVICE)
-        size, literal = self.layout.size, self.common.mode == "literal"
+        size, literal = self.layout.size, self.literal
         model, source = service.from_bytes(self.state.model, size), self.secrets("mask", r)
         if literal:
             mask = self.config.mask_bound * (np.frombuffer(source.bytes(8 * size), "<u8") / 2.0**63 - 1.0)
@@ -200,12 +193,11 @@ class Aggregator(fl.Party, role=HUB):
         number: of the request in round r; it grows. Raises NoAnswerError if too few members help.
         """
         if self.config.keys == "threshold":
-            members, needed = self.config.committee(self.clients)
-            ciphers = yield from switch(self, SERVICE, members, needed, r, number, ciphers)
+            ciphers = yield from switch(self, SERVICE, r, number, ciphers)
         return ciphers
 
     def _verify(self, name: str, update: messages.Update | messages.PaddedUpdate) -> None:
-        check_signed(self.common, name, update)
+        fl.check_signed(self.common, name, update)
         if update.spec != self.spec.digest:
             raise fl.PeerError(f"{name}: an update to a model of another shape")
         allowed = 0 <= update.length <= self.config.clip if self.config.clip else update.length == 1

@@ -8,19 +8,22 @@ conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no si
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import coterie.method as fl
 from coterie.aggregation.literal import magnitude, plus, product
 from coterie.crypto.vector import sum_ciphers
-from coterie.systems.pafed.messages import HELPER, Compare, Compared, Inverted
+from coterie.systems.pafed.messages import HELPER, SERVICE, Compare, Compared, Invert, Inverted
 
 MASK_BITS = 8
 """A mask of a cosine is 2^u, u uniform in [0, MASK_BITS]."""
 MOST_MASK = 1 << MASK_BITS
 SUM_MASK_BITS = 3
 """A mask of a sum is 2^-u, u uniform in [0, SUM_MASK_BITS]."""
+REFRESHING = 1
+_HELPED: Mapping[type, tuple[int, type[Any]]] = {Compare: (2, Compared), Invert: (3, Inverted)}
+"""Numbers of the requests to the helper in a round, and their answers."""
 
 
 def random_mask(source: fl.Secrets, bits: int) -> float:
@@ -32,11 +35,20 @@ def cosine_mask(source: fl.Secrets) -> float:
     return MOST_MASK * random_mask(source, MASK_BITS)
 
 
-def scalars_of(service: Any, reply: Compared | Inverted, count: int, at_most: int) -> list[Any]:
-    return [
-        service.from_bytes(part, length=1, terms=at_most, blinded=0, form=service.fresh_scalar)
-        for part in fl.unbundle(reply.ciphers, count)
-    ]
+def helped(
+    hub: Any, r: int, kind: type[Compare | Invert], count: int, ciphers: Sequence[Any], scalars: int, at_most: int
+) -> fl.Steps[list[Any]]:
+    """The helper's answers. scalars: their number, each at most so many terms."""
+    number, reply = _HELPED[kind]
+    service, sealed = hub.keys.public(SERVICE), (yield from hub.for_helper(r, number, ciphers))
+
+    def read(answer: Compared | Inverted) -> list[Any]:
+        parts, form = fl.unbundle(answer.ciphers, scalars), service.fresh_scalar
+        return [service.from_bytes(part, length=1, terms=at_most, blinded=0, form=form) for part in parts]
+
+    request = kind(r, count, fl.bundle([cipher.to_bytes() for cipher in sealed]))
+    answers: list[Any] = yield from fl.ask(HELPER, request, reply, read)
+    return answers
 
 
 def by_minimum(dots: list[Any], n: int, iterations: int) -> tuple[list[Any], list[Any]]:
@@ -52,20 +64,12 @@ def by_minimum(dots: list[Any], n: int, iterations: int) -> tuple[list[Any], lis
 
 
 def by_helper(
-    r: int,
-    service: Any,
-    dots: Sequence[Any],
-    n: int,
-    dummies: int,
-    source: fl.Secrets,
-    *,
-    coins: bool = False,
-    ready: Callable[[list[Any]], fl.Steps[list[Any]]] | None = None,
+    hub: Any, r: int, dots: Sequence[Any], n: int, source: fl.Secrets, *, coins: bool
 ) -> fl.Steps[tuple[list[Any], list[Any], list[Any]]]:
     """[max(c_j, 0)], [min(c_j, 0)] and, with coins, [|c_j|], by the helper's comparison of masked, shuffled cosines.
 
     dots: [c_j], within +-n. Dummies are other late updates' cosines under random signs and masks; with coins there are
-    none.  ready: makes ciphertexts ready for the helper.
+    none.
     """
     # with coins a cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows, so
     # all signs are random and dummies would hide nothing
@@ -73,17 +77,13 @@ def by_helper(
     signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots] if coins else [1] * len(dots)
     masks = [sign * cosine_mask(source) for sign in signs]
     masked = [dot.times_plain(mask / n, at_most=MOST_MASK) for dot, mask in zip(dots, masks, strict=True)]
-    for _ in range(0 if coins else dummies):
+    for _ in range(0 if coins else hub.config.dummies):
         j, sign = source.bytes(2)
         mask = (1 if sign & 1 else -1) * cosine_mask(source)
         masked.append(dots[j % len(dots)].times_plain(mask / n, at_most=MOST_MASK))
     order = [int(i) for i in source.permutation(len(masked))]
-    sealed = [masked[i].sanitised() for i in order]
-    if ready is not None:
-        sealed = yield from ready(sealed)
-    request = Compare(r, len(order), fl.bundle([cipher.to_bytes() for cipher in sealed]))
-    count = len(order)
-    found = yield from fl.ask(HELPER, request, Compared, lambda reply: scalars_of(service, reply, count, MOST_MASK))
+    sealed, count = [masked[i].sanitised() for i in order], len(order)
+    found = yield from helped(hub, r, Compare, count, sealed, count, MOST_MASK)
     positive = dict(zip(order, found, strict=True))
     agreeing, conflicting, sizes = [], [], []
     for j, (dot, mask) in enumerate(zip(dots, masks, strict=True)):
@@ -113,13 +113,7 @@ def drawn(late: int, decoys: int, source: fl.Secrets) -> list[frozenset[int]]:
 
 
 def among_decoys(
-    service: Any,
-    real: Sequence[Any],
-    dots: Sequence[Any],
-    sizes: Sequence[Any],
-    n: int,
-    decoys: int,
-    source: fl.Secrets,
+    service: Any, real: list[Any], dots: list[Any], sizes: list[Any], n: int, decoys: int, source: fl.Secrets
 ) -> tuple[list[list[Any]], int]:
     """The set of masked sums (rho_1 n_1, rho_2 n_2, rho_3 |m|^2, rho_4 sum_j w_j c_j) among decoys, at level 0, in
     random order, and the place of the real one.

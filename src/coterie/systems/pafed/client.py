@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import check_signed, signed
 from coterie.protocols.committee import Seat
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.own_mean import OwnMean, averaged, taken
 from coterie.protocols.pads import ClientPads
-from coterie.systems.pafed.config import PAFedConfig, by_committee, layout_of
-from coterie.systems.pafed.layout import Layout
+from coterie.systems.pafed.config import Laid, PAFedConfig, by_committee
 from coterie.systems.pafed.messages import CLIENT, HUB, SERVICE, USER, Final, PaddedUpdate, Train, Update
 from coterie.training.solvers import unit_change
 
@@ -33,7 +30,7 @@ def predicting(federation: Any, w: fl.Vector) -> Mapping[str, fl.Vector]:
     return averaged(federation, dict.fromkeys(federation.common.clients, w))
 
 
-class Client(fl.Party, role=CLIENT):
+class Client(Laid, role=CLIENT):
     keys, seat = HeldKeys(PublicKey, SecretKey), Seat(SERVICE, helps, by_committee)
 
     class State(fl.State):
@@ -49,11 +46,6 @@ class Client(fl.Party, role=CLIENT):
         mean: OwnMean | None = None
 
     state: State
-    config: PAFedConfig
-
-    @cached_property
-    def layout(self) -> Layout:
-        return layout_of(self.spec, self.common.mode)
 
     def train_cost(self, msg: Train) -> fl.Cost:
         d = self.layout.size
@@ -65,7 +57,7 @@ class Client(fl.Party, role=CLIENT):
     @fl.on(Train, train_cost, answers=Update)
     def train(self, msg: Train, src: str) -> fl.Work[Update | PaddedUpdate]:
         """Algorithm 3, lines 6 to 10."""
-        check_signed(self.common, HUB, msg, self.name)
+        fl.check_signed(self.common, HUB, msg, self.name)
         if msg.round <= self.state.round:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         if msg.weights is None:
@@ -81,7 +73,7 @@ class Client(fl.Party, role=CLIENT):
         update = self.layout.packed(np.where(self.spec.buffers, trained, change))
         sent = yield from self._sealed(msg.round, update, length)
         self.state.round = msg.round
-        return signed(self.own, sent)
+        return fl.signed(self.own, sent)
 
     def _opened(self, msg: Train | Final) -> fl.Work[fl.Vector]:
         """Raises PeerError and CryptoError for anything but a model under this client's key."""
@@ -104,7 +96,7 @@ class Client(fl.Party, role=CLIENT):
 
     @fl.on(Final, last_cost, when=fl.never)
     def take_last(self, msg: Final, src: str) -> fl.Work[None]:
-        check_signed(self.common, HUB, msg, self.name)
+        fl.check_signed(self.common, HUB, msg, self.name)
         self._keep((yield from self._opened(msg)))
 
     def _sealed(self, r: int, update: fl.Vector, length: float) -> fl.Work[Update | PaddedUpdate]:
@@ -115,7 +107,7 @@ class Client(fl.Party, role=CLIENT):
         """Its model after training, and nabla w_i before normalisation; (d,) each."""
         # Plain SGD has only the change. w_i^{tau_r} of eq. (16) is the received model; in literal the client's own last
         # model, as the text says.
-        config, literal = self.config, self.common.mode == "literal"
+        config, literal = self.config, self.literal
         if config.local == "sgd":
             fitted: fl.Fitted = yield fl.fit(self, w, r)
             return fitted.weights, fitted.weights - w

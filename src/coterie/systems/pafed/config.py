@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
-
-from msgspec import Meta
 
 import coterie.method as fl
 from coterie.crypto.ckks_parameters import named
 from coterie.protocols.late import LateTraining
-from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.protocols.own_mean import KeepsMean
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import MODEL_TERMS, STEP_SHARES
@@ -82,12 +79,12 @@ class PAFedConfig(KeepsMean, LateTraining):
     project: Literal["exact", "printed", "none"] = "exact"
     clip: fl.NotNegative = 0.0
     signs: Literal["shown", "hidden"] = "shown"
-    dummies: Annotated[int, Meta(ge=0, le=MOST_DUMMIES)] = 4
+    dummies: Annotated[int, fl.Meta(ge=0, le=MOST_DUMMIES)] = 4
     keys: Literal["helper", "threshold"] = "helper"
     members: int = 0
     openers: int = 0
-    iterations: Annotated[int, Meta(ge=0, le=7)] = 7
-    mask_bound: Annotated[float, Meta(gt=0, le=MOST_MASK)] = 10.0
+    iterations: Annotated[int, fl.Meta(ge=0, le=7)] = 7
+    mask_bound: Annotated[float, fl.Meta(gt=0, le=MOST_MASK)] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,15 +139,29 @@ def layout_of(spec: fl.ModelSpec, mode: str) -> Layout:
     return Layout(spec, named(PARAMETERS[mode]).degree)
 
 
+class Laid(fl.Party):
+    """A party of PAFed."""
+
+    config: PAFedConfig
+
+    @cached_property
+    def layout(self) -> Layout:
+        return layout_of(self.spec, self.common.mode)
+
+    @property
+    def literal(self) -> bool:
+        return self.common.mode == "literal"
+
+
 def check(config: PAFedConfig, common: fl.Common) -> None:
     literal = common.mode == "literal"
-    refuse_unused(config, "rule=averaged", config.rule == "averaged" and not literal, *UNUSED_PLAIN)
-    refuse_unused(config, f"mode {common.mode}", not literal, "iterations", "mask_bound")
-    refuse_unused(config, "mode literal", literal, "dummies", "signs")
-    refuse_unused(config, "project=none", config.project == "none", "signs", "conflicting")
-    refuse_unused(config, "keys=helper", config.keys == "helper", "members", "openers")
-    refuse_unused(config, f"mode {common.mode}", common.mode != "paper", "keys")
-    refuse_unused(config, "local=sgd", config.local == "sgd", "rho")
+    fl.refuse_unused(config, "rule=averaged", config.rule == "averaged" and not literal, *UNUSED_PLAIN)
+    fl.refuse_unused(config, f"mode {common.mode}", not literal, "iterations", "mask_bound")
+    fl.refuse_unused(config, "mode literal", literal, "dummies", "signs")
+    fl.refuse_unused(config, "project=none", config.project == "none", "signs", "conflicting")
+    fl.refuse_unused(config, "keys=helper", config.keys == "helper", "members", "openers")
+    fl.refuse_unused(config, f"mode {common.mode}", common.mode != "paper", "keys")
+    fl.refuse_unused(config, "local=sgd", config.local == "sgd", "rho")
     members, openers = config.committee(common.clients)
     if config.keys == "threshold" and not (config.members <= len(members) and 1 <= openers <= len(members)):
         raise fl.UserError(
@@ -158,8 +169,8 @@ def check(config: PAFedConfig, common: fl.Common) -> None:
             f"{len(common.clients)} clients"
         )
     if literal:
-        insist(config, {**PRINTED, **ADDED}, "mode literal, which is the printed text")
-    asked = sample_size(len(common.clients), config.participation)
+        fl.insist(config, {**PRINTED, **ADDED}, "mode literal, which is the printed text")
+    asked = fl.sample_size(len(common.clients), config.participation)
     if asked > MOST_ASKED:
         raise fl.UserError(f"{asked} clients a round, but CKKS has room for {MOST_ASKED}: lower participation")
     longest = (named(PARAMETERS[common.mode]).max_terms - MODEL_TERMS) // STEP_SHARES

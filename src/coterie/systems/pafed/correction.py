@@ -8,7 +8,7 @@ returns masked inverses.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial, reduce
+from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -19,10 +19,7 @@ from coterie.crypto.vector import sum_ciphers
 from coterie.systems.pafed import classification
 from coterie.systems.pafed.config import Rates, corrects
 from coterie.systems.pafed.inbox import Late
-from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, STEP_SHARES, Invert, Inverted
-
-REFRESHING, COMPARING, INVERTING = 1, 2, 3
-"""Of requests to the helper in a round."""
+from coterie.systems.pafed.messages import LARGEST, SERVICE, STEP_SHARES, Invert
 
 
 def within(parts: Iterable[Any], terms: int) -> Any:
@@ -67,9 +64,7 @@ def _corrected(hub: Any, r: int, total: Any, n: int, late: Late, rates: Rates) -
     if hub.common.mode == "literal":
         agreeing, conflicting = classification.by_minimum(dots, n, config.iterations)
     else:
-        ready = partial(hub.for_helper, r, COMPARING)
-        classes = classification.by_helper(r, service, dots, n, config.dummies, source, coins=hidden, ready=ready)
-        agreeing, conflicting, sizes = yield from classes
+        agreeing, conflicting, sizes = yield from classification.by_helper(hub, r, dots, n, source, coins=hidden)
     rho1, rho2, rho3, rho4 = (classification.random_mask(source, classification.SUM_MASK_BITS) for _ in range(4))
     masked = [
         sum_ciphers(agreeing).times_plain(rho1 / n, at_most=len(dots)),
@@ -86,12 +81,8 @@ def _corrected(hub: Any, r: int, total: Any, n: int, late: Late, rates: Rates) -
     if hidden:
         sets, place = classification.among_decoys(service, masked, dots, sizes, n, config.dummies, source)
         noise_bits = service.parameters.flood()
-    sealed = yield from hub.for_helper(r, INVERTING, [x.sanitised(noise_bits) for one in sets for x in one])
-    request = Invert(r, len(sets), fl.bundle([x.to_bytes() for x in sealed]))
-    count = 3 * len(sets)
-    answers = yield from fl.ask(
-        HELPER, request, Inverted, lambda reply: classification.scalars_of(service, reply, count, LARGEST)
-    )
+    sealed, count = [x.sanitised(noise_bits) for one in sets for x in one], len(sets)
+    answers = yield from classification.helped(hub, r, Invert, count, sealed, 3 * count, LARGEST)
     one, two, turn = answers[3 * place : 3 * place + 3]
     bound = config.largest_share
     first = one.times_plain(rates.agreeing * rho1 / n)  # alpha_1 / n_1

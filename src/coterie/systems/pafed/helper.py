@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
@@ -13,12 +10,11 @@ from coterie.crypto.vector import StoredVector
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.pads import KeeperPads, Unpad, Unpadded
 from coterie.systems.pafed import messages
-from coterie.systems.pafed.config import PAFedConfig, compares, corrects, layout_of
-from coterie.systems.pafed.layout import Layout
+from coterie.systems.pafed.config import Laid, compares, corrects
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, USER, wide
 
 
-class Helper(fl.Party, role=HELPER):
+class Helper(Laid, role=HELPER):
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(fl.State):
@@ -32,18 +28,9 @@ class Helper(fl.Party, role=HELPER):
         inverted: int = 0
         unpadded: tuple[int, int] = (0, 0)
         blinded: StoredVector | None = None
-        numbers: NDArray[np.float64] | None = None
+        numbers: fl.Doubles | None = None
 
     state: State
-    config: PAFedConfig
-
-    @cached_property
-    def layout(self) -> Layout:
-        return layout_of(self.spec, self.common.mode)
-
-    @property
-    def literal(self) -> bool:
-        return self.common.mode == "literal"
 
     def opened(self, model: bytes, key: SecretKey | None = None) -> fl.Vector:
         """(d,) float32: a model under pk_s, opened for the observer. Raises PeerError.

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.buffers import ckks_units, not_below_zero
@@ -26,7 +25,7 @@ class Layout:
     degree: int
 
     @cached_property
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> fl.Integers:
         buffers = self.spec.buffers
         return np.where(buffers, self.parameters + np.cumsum(buffers) - 1, np.cumsum(~buffers) - 1)
 
@@ -52,7 +51,7 @@ class Layout:
         made[self.places] = vector / ckks_units(self.spec)
         return made
 
-    def unpacked(self, opened: NDArray[Any]) -> NDArray[Any]:
+    def unpacked(self, opened: fl.Array) -> fl.Array:
         """(size,) -> (d,) in the order of the spec, variances at least 0. Raises PeerError for another length."""
         if len(opened) != self.size:
             raise fl.PeerError(f"a model of {len(opened)} numbers under encryption; expected {self.size}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.typing import NDArray
-
 import coterie.method as fl
 
 HUB = "aggregator"
@@ -23,7 +21,7 @@ and the latter's correction.
 """
 
 
-def wide(key: Any, numbers: NDArray[Any]) -> Any:
+def wide(key: Any, numbers: fl.Array) -> Any:
     """At level 0, of numbers ``MODEL_TERMS`` times as large as an update's."""
     return key.encrypt(numbers / MODEL_TERMS, 0).scale(MODEL_TERMS)
 
@@ -73,23 +71,28 @@ class PaddedUpdate(fl.Signed, frozen=True):
     length: float
 
 
-@fl.message(src=HUB, dst=HELPER)
-class Compare(fl.OfRound, frozen=True):
+class ToHelper(fl.OfRound, frozen=True):
+    SRC, DST = HUB, HELPER
+
+
+class FromHelper(fl.OfRound, frozen=True):
+    SRC, DST = HELPER, HUB
+
+
+class Compare(ToHelper, frozen=True):
     """Masked cosines rho_j c_j of late updates, shuffled among dummies: ``count`` scalars."""
 
     count: int
     ciphers: fl.Bundle
 
 
-@fl.message(src=HELPER, dst=HUB)
-class Compared(fl.OfRound, frozen=True):
+class Compared(FromHelper, frozen=True):
     """max(x, 0) of every scalar, freshly encrypted."""
 
     ciphers: fl.Bundle
 
 
-@fl.message(src=HUB, dst=HELPER)
-class Invert(fl.OfRound, frozen=True):
+class Invert(ToHelper, frozen=True):
     """[rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j] of every set.
 
     count: of sets, all but one decoys (``classification.py``).
@@ -99,35 +102,30 @@ class Invert(fl.OfRound, frozen=True):
     ciphers: fl.Bundle
 
 
-@fl.message(src=HELPER, dst=HUB)
-class Inverted(fl.OfRound, frozen=True):
+class Inverted(FromHelper, frozen=True):
     """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)] of every set; zero for a class that is left out."""
 
     ciphers: fl.Bundle
 
 
-@fl.message(src=HUB, dst=HELPER)
-class Refresh(fl.OfRound, frozen=True):
+class Refresh(ToHelper, frozen=True):
     """[w + r] under pk_s, to open and keep for this round."""
 
     cipher: bytes
 
 
-@fl.message(src=HELPER, dst=HUB)
-class Refreshed(fl.OfRound, frozen=True):
+class Refreshed(FromHelper, frozen=True):
     """[w + r], freshly encrypted under pk_s; empty in ``literal``."""
 
     cipher: bytes
 
 
-@fl.message(src=HUB, dst=HELPER)
-class Convert(fl.OfRound, frozen=True):
+class Convert(ToHelper, frozen=True):
     """Algorithm 5, lines 8 to 12."""
 
     client: str
 
 
-@fl.message(src=HELPER, dst=HUB)
-class Converted(fl.OfRound, frozen=True):
+class Converted(FromHelper, frozen=True):
     client: str
     cipher: bytes

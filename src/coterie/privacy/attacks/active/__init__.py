@@ -165,9 +165,7 @@ def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
 def attacked(system: fl.System, attack: Poisoning, attackers: Collection[str], deeds: Deeds | None = None) -> fl.System:
     """The system in which these clients deviate from the beginning.  deeds: counts what they do."""
 
-    def parties(
-        factories: Callable[[Any], Mapping[str, fl.PartyFactory]], config: Any
-    ) -> Mapping[str, fl.PartyFactory]:
+    def parties(factories: Callable[[Any], Mapping[str, Any]], config: Any) -> Mapping[str, Any]:
         *servers, client = (found := factories(config))
         return {
             **{role: found[role] for role in servers},

@@ -120,11 +120,10 @@ def with_noise(deviation_of_noise: float) -> Replaced:
 
 
 def adaptive(poison: Callable[[fl.Party], Poison], factor: float) -> Replaced:
-    """Goes as far from its honest step towards one on wrong labels as its estimate of the bounds allows.
+    """Goes from its honest step towards one on wrong labels, as far as its estimate of the bounds allows.
 
-    Step u is trained on its own samples, v on the same with wrong labels; g is the model's move since it last trained.
-    The result is ``factor`` times as long as u, and points towards v - u while its cosine with g is at least max(0,
-    cos(u, g)). Without a g it is honest.
+    The result is ``factor`` times as long as the honest step u, and its cosine with the model's last move g is at least
+    max(0, cos(u, g)). Without a g it is honest.
     """
 
     def deviation(party: fl.Party, message: fl.Message, fit: fl.Fit, what: str) -> fl.Work[fl.Fitted] | None:
@@ -207,10 +206,8 @@ def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 
 def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length: float) -> Doubles:
-    """The vector (d,) of this length nearest in direction to ``towards``, with cosine >= ``least`` to ``reference``.
-
-    A zero reference bounds nothing; a zero ``towards`` gives the reference's direction, and its opposite one of the
-    cone's edge.
+    """The vector (d,) of this length nearest in direction to ``towards``, with cosine >= ``least`` to ``reference``,
+    which bounds nothing if it is zero.
     """
     t, r = (_unit(v.astype(np.float64)) for v in (towards, reference))
     along = float(t @ r)
