@@ -2,11 +2,11 @@
 
 A client has, for every label c, n_c samples and the sum R_c of their whitened residuals, d = ``FEATURES`` numbers
 (``clustering/signature.py``). In a group these have one mean, normal with variance tau_k, and samples scatter about it
-with variance phi (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). k is 0 in the d_0 = labels - 1 directions
-in which the means of labels differ, as groups do that name labels otherwise, and 1 in the d_1 others. The log evidence
-of a group with N_c samples and residual sums S_ck, over that of means of 0, is
+with variance phi_k (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). k is 0 in the d_0 = labels - 1
+directions in which labels' means differ, as groups do that name labels otherwise, and 1 in the d_1 others. The log
+evidence of a group with N_c samples and residual sums S_ck, over that of means of 0, is
 
-    f(N, S) = sum_ck [-(d_k/2) ln(1 + t_k N_c) + (tau_k / 2) |S_ck / phi|^2 / (1 + t_k N_c)],  t_k = tau_k / phi    (1)
+    f(N, S) = sum_ck [-(d_k/2) ln(1 + t_k N_c) + (tau_k/2) |S_ck/phi_k|^2 / (1 + t_k N_c)],  t_k = tau_k / phi_k   (1)
 
 and two clients gain g_ij = f(i + j) - f(i) - f(j) by being in one group.
 
@@ -30,18 +30,18 @@ MOST = 256  # samples of a label that count
 RANK = 8
 BALANCE = 8.0  # of the two factors of a product, which are rounded to the same unit
 BONUS = float(np.log(20))
-"""Added to the gain of each pair: they have one task unless the evidence against it is 20 to 1."""
-# without it clients of one task are parted by chance
-TERMS = 5  # of a client, for ``spread``
+"""Added to the gain of each pair, which has one task unless the evidence against it is 20 to 1."""
+# without it chance parts clients of one task
+TERMS = 6  # of a client, for ``spread``
 WIDTH = RANK * (6 + FEATURES)  # of a row, for a label
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualSpread:
-    """Of residuals, per coordinate: tau (2,) between groups, phi within."""
+    """Of residuals in both ``parts``, per coordinate: tau (2,) between groups, phi (2,) within."""
 
     tau: Doubles
-    phi: float
+    phi: Doubles
 
 
 def parts(labels: int) -> tuple[slice, slice]:
@@ -96,25 +96,25 @@ def spread_terms(halves: tuple[tuple[Integers, Doubles], tuple[Integers, Doubles
     weight = both * np.sqrt(n * m)
     means = first / np.maximum(n, 1)[:, None], second / np.maximum(m, 1)[:, None]
     products = weight @ (means[0] * means[1])
-    between = [products[part].sum() / max(part.stop - part.start, 1) for part in parts(len(n))]
-    apart = both * ((means[0] - means[1]) ** 2).mean(axis=1) / (1 / np.maximum(n, 1) + 1 / np.maximum(m, 1))
-    return np.array([*between, weight.sum(), apart.sum(), both.sum()], np.float64)
+    apart = (both / (1 / np.maximum(n, 1) + 1 / np.maximum(m, 1))) @ (means[0] - means[1]) ** 2
+    sizes = np.maximum([part.stop - part.start for part in parts(len(n))], 1)
+    sums = [[one[part].sum() for part in parts(len(n))] / sizes for one in (products, apart)]
+    return np.concatenate([*sums, [weight.sum(), both.sum()]])
 
 
 def spread(total: Doubles) -> ResidualSpread:
-    """total: (TERMS,) of all terms. Without any pair of halves tau is 0."""
-    *between, weight, apart, both = total
-    if apart <= 0 or both <= 0:
-        return ResidualSpread(np.zeros(2), 1.0)
-    return ResidualSpread(np.maximum(between, 0) / max(weight, 1.0), float(apart / both))
+    """total: (TERMS,) of all terms. Where no halves make a pair tau is 0."""
+    products, apart, (weight, both) = np.split(total, [2, 4])
+    tau, phi = np.maximum(products, 0) / max(weight, 1), apart / max(both, 1)
+    return ResidualSpread(np.where(phi > 0, tau, 0.0), np.where(phi > 0, phi, 1.0))
 
 
 def evidence(counts: Integers, sums: Doubles, of: ResidualSpread) -> float:
     """f of (1), for counts (labels,) and residual sums (labels, FEATURES)."""
     found = 0.0
-    for tau, part in zip(of.tau, parts(len(counts)), strict=True):
-        grown = 1 + tau / of.phi * counts
-        squared = ((sums[:, part] / of.phi) ** 2).sum(axis=1)
+    for tau, phi, part in zip(of.tau, of.phi, parts(len(counts)), strict=True):
+        grown = 1 + tau / phi * counts
+        squared = ((sums[:, part] / phi) ** 2).sum(axis=1)
         found += float(((part.start - part.stop) / 2 * np.log(grown) + tau / 2 * squared / grown).sum())
     return found
 
@@ -135,9 +135,9 @@ def row_length(labels: int) -> int:
 def row(counts: Integers, sums: Doubles, of: ResidualSpread) -> Doubles:
     """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is nearly the gain of two."""
     heads, products = list[Doubles](), list[Doubles]()
-    for tau, part in zip(of.tau, parts(len(counts)), strict=True):
-        logs, shares = (vectors[counts] for vectors in _eigenvectors(float(tau / of.phi)))  # (labels, RANK)
-        scaled = np.sqrt(tau) / of.phi * sums[:, part]
+    for tau, phi, part in zip(of.tau, of.phi, parts(len(counts)), strict=True):
+        logs, shares = (vectors[counts] for vectors in _eigenvectors(float(tau / phi)))  # (labels, RANK)
+        scaled = np.sqrt(tau) / phi * sums[:, part]
         size = 0.5 * (scaled**2).sum(axis=1, keepdims=True)
         heads += [np.sqrt((part.stop - part.start) / 2) * logs, size / BALANCE * shares, BALANCE * shares]
         products.append(shares[:, :, None] * scaled[:, None])
