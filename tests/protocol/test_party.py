@@ -280,3 +280,52 @@ def test_a_party_makes_its_state_from_its_set_up_info() -> None:
     assert (one.state, other.state) == (Made.State("a", []), Made.State("b", []))
     assert one.state.seen is not other.state.seen
     assert isinstance(one.secret, fl.Nothing)
+
+
+class Held(msgspec.Struct):
+    opened: int = 0
+    others: int = 0
+
+
+def test_what_outlasts_an_attempt_is_that_of_a_class_and_its_bases_and_is_never_overlooked() -> None:
+    """A misspelt field would let a repeated round open a second sum."""
+
+    class Base(fl.Component):
+        LASTS = ("opened",)
+
+    class Part(Base):
+        Secret = Held
+        LASTS = ("others",)
+
+    class Misspelt(Base):
+        Secret = Held
+        LASTS = ("openned",)
+
+    assert Part.LASTS == ("opened", "others")
+    with pytest.raises(TypeError, match="'secret: Nowhere' names no type"):
+
+        class Lost(fl.Component):
+            secret: Nowhere  # type: ignore[name-defined]  # noqa: F821
+
+    class Its(fl.Party, role="its"):
+        part, wrong = Part(), Misspelt()
+
+    party = object.__new__(Its)
+    party.state, party.secret = msgspec.Struct(), Its.Secret()
+    later = Its.Secret()
+    later.part = Held(1, 2)
+    party.part.lasts(later.part)
+    assert party.secret.part == Held(1, 2)
+    with pytest.raises(AttributeError, match="openned"):
+        party.wrong.lasts(later.wrong)
+
+
+def test_what_the_hub_alone_may_send_stays_so_however_it_is_declared() -> None:
+    @fl.message(dst="client", tells=["a number"])
+    class Asked(fl.FromHub, frozen=True):
+        number: int
+
+    assert Asked.SRC == fl.HUB
+    assert Asked.DST == "client"
+    with pytest.raises(TypeError, match="comes from the hub"):
+        fl.message(src="client", dst="hub")(Asked)

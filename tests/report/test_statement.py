@@ -74,6 +74,8 @@ def test_attacks_are_over_the_seeds_of_the_gains_and_the_page_says_which(twice: 
     assert f"Gains {over}" in page
     for row in (kept(twice / "fedavg-1") or {})["attacks"][:12]:
         assert f"| {row['name']} | {row['verdict']} | {row['leak']:.2f} ± " in page
+    shutil.rmtree(result.parent)  # a run is handed on beside its comparison
+    assert "are over the runs" not in statement(tmp_path / "all" / "fedavg-1")
 
 
 def test_gains_by_seed_are_those_of_the_run(tmp_path: Path) -> None:

@@ -66,15 +66,20 @@ class Signed(OfRound, frozen=True, kw_only=True):
 M = TypeVar("M", bound=Message)
 
 
-def message(*, src: str = ANY, dst: str = ANY, tells: Sequence[str] | None = None) -> Callable[[type[M]], type[M]]:
-    """Name the roles at a message's two ends. Raises TypeError at import for a field that could not travel.
+def message(
+    *, src: str | None = None, dst: str | None = None, tells: Sequence[str] | None = None
+) -> Callable[[type[M]], type[M]]:
+    """Name the roles at a message's two ends, by default its base's. Raises TypeError at import for a field that could
+    not travel, and for another source of what the hub alone may send.
 
     tells: in words, each release of the sender's data, for the ledger; None if not stated.
     """
 
     def declare(cls: type[M]) -> type[M]:
         forms(cls)
-        cls.SRC, cls.DST, cls.TELLS = src, dst, None if tells is None else tuple(tells)
+        if cls.SRC == HUB and src not in (None, HUB):
+            raise TypeError(f"{cls.__name__} comes from the hub, by its base: it cannot come from {src!r}")
+        cls.SRC, cls.DST, cls.TELLS = src or cls.SRC, dst or cls.DST, None if tells is None else tuple(tells)
         return cls
 
     return declare

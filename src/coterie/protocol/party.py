@@ -170,8 +170,13 @@ class Component:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.handlers = _inherited(cls, "handlers") | _declared(cls)
-        if (of := vars(cls).get("__annotations__", {}).get("secret", "Any")) != "Any":
-            cls.Secret = vars(sys.modules[cls.__module__])[of]
+        cls.LASTS = _joined(cls)
+        of = vars(cls).get("__annotations__", {}).get("secret", "Any")
+        if of != "Any" and "Secret" not in vars(cls):
+            found = vars(sys.modules[cls.__module__]).get(of) if isinstance(of, str) else of
+            if found is None:
+                raise TypeError(f"{cls.__name__}: 'secret: {of}' names no type of its module; say Secret = ... instead")
+            cls.Secret = found
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
@@ -200,8 +205,12 @@ class Component:
 
 def _take_over(names: Iterable[str], own: Any, before: Any) -> None:
     for name in names:
-        if name in own.__struct_fields__:
-            setattr(own, name, getattr(before, name))
+        setattr(own, name, getattr(before, name))
+
+
+def _joined(cls: type[Any]) -> tuple[str, ...]:
+    """``LASTS`` of a class and its bases."""
+    return tuple(dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base).get("LASTS", ())))
 
 
 def _inherited(cls: type[Any], name: str) -> dict[Any, Any]:
@@ -261,7 +270,7 @@ class Party:
         for kind in new:
             if kind.DST != ANY and kind.DST not in cls.roles:
                 raise TypeError(f"{cls.__name__} ({cls.role}) handles {kind.__name__}, which is for {kind.DST}")
-        cls.handlers = _inherited(cls, "handlers") | new
+        cls.handlers, cls.LASTS = _inherited(cls, "handlers") | new, _joined(cls)
         cls.parts = _inherited(cls, "parts") | own
         taken = [kind for component in cls.parts.values() for kind in component.takes]
         cls.takes = tuple(dict.fromkeys((*cls.takes, *taken)))
@@ -353,8 +362,9 @@ class Party:
 
         Called on the state and secret of the round's beginning, with the later ones.
         """
-        _take_over(self.LASTS, self.state, state)
-        _take_over(self.LASTS, self.secret, secret)
+        public = [name for name in self.LASTS if name in self.state.__struct_fields__]
+        _take_over(public, self.state, state)
+        _take_over([name for name in self.LASTS if name not in public], self.secret, secret)
         for name, component in self.parts.items():
             if component.Secret is not Nothing:
                 getattr(self, name).lasts(getattr(secret, name))

@@ -67,7 +67,9 @@ def _compared(folder: Path, run: Run) -> tuple[dict[str, Any] | None, list[Run]]
     here = [[one for one in of["clients"] if one["seed"] in (None, run.result.seed)] for of in own]
     is_mean = all(one["seed"] is None for clients in here for one in clients)
     gains_here = [{**of, "clients": clients} for of, clients in zip(own, here, strict=True)]
-    return {**told, "benefits": gains_here}, [load(folder.parent / name) for name in row["runs"]] if is_mean else [run]
+    every = [folder.parent / Path(name).name for name in row["runs"]]  # a file's words name no other folder
+    whole = is_mean and all(one.is_dir() for one in every)
+    return {**told, "benefits": gains_here}, [load(one) for one in every] if whole else [run]
 
 
 def _attacks(audit: dict[str, Any] | None) -> dict[str, Any]:

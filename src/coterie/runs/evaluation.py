@@ -134,8 +134,8 @@ class Evaluator:
             looked_at, of = self._looked_at(test_set, some)
             sampled = of or sampled
             for same, outputs, measure in self._measured(looked_at, some):
-                if of is None and outputs is not None and len(self._scored) < FEW_MODELS:
-                    self._scored[array_digest(_weights(some[same[0]])), test_set] = outputs
+                if of is None and outputs is not None:
+                    self._remember(some[same[0]], test_set, outputs)
                 whole = measure(slice(None))
                 for i in (here[j] for j in same):
                     note("global", i, whole)
@@ -213,6 +213,11 @@ class Evaluator:
                 parts = np.split(outputs[places], np.cumsum([len(test) for test in tests])[:-1])
                 found |= {same[j]: part for j, part in zip(here, parts, strict=True)}
         return [found[i] for i in range(len(every))]
+
+    def _remember(self, model: ClientModel, test_set: TensorSamples, outputs: Outputs) -> None:
+        held = sum(one.nbytes for one in self._scored.values())
+        if len(self._scored) < FEW_MODELS and held + outputs.nbytes <= _BATCH_BYTES and not isinstance(model, Mixture):
+            self._scored[array_digest(model), test_set] = outputs
 
     def _outputs_at(self, model: ClientModel, test_set: TensorSamples, rows: NDArray[np.int64]) -> Outputs:
         scored = None if isinstance(model, Mixture) else self._scored.get((array_digest(model), test_set))
