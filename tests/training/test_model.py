@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import nn
 
 from coterie.protocol.errors import UserError
 from coterie.training import models
-from coterie.training.model import Model
+from coterie.training.model import Model, pooled_first
 from coterie.training.models import build, default_model
 from coterie.training.names import GRAPH_MODEL
 from coterie.training.solvers import Proximal, Pull, Scaffold, Sgd, descend
@@ -56,6 +57,34 @@ class TestVectors:
         model.module_with(np.zeros(15, np.float32))
         assert torch.equal(module.weight, before)
         assert np.array_equal(model.flatten()[:12], before.numpy().ravel())
+
+    @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 1))
+    def test_pooling_before_relu_changes_no_bit(self, seed: int, window: int, padding: int) -> None:
+        """Whole numbers in -2 .. 2 have many equal maxima, and windows of zeros."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def whole(*shape: int) -> torch.Tensor:
+            return torch.randint(-2, 3, shape, generator=generator).float()
+
+        pooling = nn.MaxPool2d(window, padding=min(padding, window // 2))
+        inner = nn.Sequential(nn.Conv2d(2, 3, 1), nn.ReLU(inplace=True), pooling, nn.ReLU())
+        plain = nn.Sequential(nn.ReLU(), nn.AvgPool2d(1), inner, nn.Flatten(), nn.LazyLinear(2))
+        images = whole(4, 2, 6, 6)
+        plain(images)
+        for parameter in plain.parameters():
+            parameter.data = whole(*parameter.shape)
+        moved = pooled_first(copy.deepcopy(plain))
+        assert [type(layer).__name__ for layer in moved[2]] == ["Conv2d", "MaxPool2d", "ReLU", "ReLU"]
+        assert [type(layer) for layer in moved[:2]] == [nn.ReLU, nn.AvgPool2d]
+        assert moved.state_dict().keys() == plain.state_dict().keys()
+        outputs = [module(images) for module in (plain, moved)]
+        assert torch.equal(*outputs)
+        factors = whole(4, 2)
+        of_plain, of_moved = (
+            torch.autograd.grad((out * factors).sum(), list(module.parameters()))
+            for out, module in zip(outputs, (plain, moved), strict=True)
+        )
+        assert all(map(torch.equal, of_plain, of_moved))
 
     def test_wrong_vectors(self) -> None:
         model = Model(nn.Linear(4, 3), (4,))

@@ -18,7 +18,7 @@ from coterie.protocol.effects import Evaluated, Vector
 from coterie.protocol.errors import UserError
 from coterie.training import dense
 from coterie.training.jobs import check_data, check_device
-from coterie.training.model import Model, floats, placed, tensor
+from coterie.training.model import Model, floats, placed, pooled_first, tensor
 from coterie.training.workers import run_all
 
 _CHUNK_BYTES = 4 << 20  # the widest activations of one chunk of samples
@@ -184,7 +184,7 @@ def _dense_outputs(
 def _loop_outputs(model: Model, matrix: Vector, x: Tensor, device: torch.device) -> Outputs:
     rows = max(1, min(256, _CHUNK_BYTES // (4 * max(1, x[0].numel()))))
     for at, vector in enumerate(matrix):
-        module = placed(model.module_with(vector), device)
+        module = placed(pooled_first(model.module_with(vector)), device)
         for start in range(0, len(x), rows):
             samples = x[start : start + rows].to(device)
             yield slice(at, at + 1), start, module(samples).float().unsqueeze(0)

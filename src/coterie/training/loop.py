@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import UserError
 from coterie.training.jobs import DivergedError, Job, batch_order, draws, fitted, pulled
-from coterie.training.model import Model, has_conv2d, load, placed, tensor, torch_seed
+from coterie.training.model import Model, has_conv2d, load, placed, pooled_first, tensor, torch_seed
 from coterie.training.private import clipped_sums
 from coterie.training.solvers import Objective, Pull, State, descend
 
@@ -21,7 +21,7 @@ def run(
     model: Model, jobs: Mapping[int, Job], dtype: torch.dtype, device: torch.device
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
     """dtype: torch.bfloat16 casts the products (autocast); weights stay float32."""
-    module = placed(copy.deepcopy(model.module), device).train()
+    module = placed(pooled_first(copy.deepcopy(model.module)), device).train()
     counters = {name: value for name, value in model.module.state_dict().items() if not value.is_floating_point()}
     for index, job in jobs.items():
         load(module, model.unflatten(job.weights) | counters)

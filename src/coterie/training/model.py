@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -183,6 +184,19 @@ def placed(module: nn.Module, device: torch.device) -> nn.Module:
     module.to(device)
     if has_conv2d(module):
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's own stubs
+    return module
+
+
+def pooled_first(module: nn.Module) -> nn.Module:
+    """ReLU and a max pooling after it change places in every ``nn.Sequential``.
+
+    Outputs and gradients stay the same bit for bit, and ReLU has a fraction of the work.
+    """
+    for sequence in module.modules():
+        if type(sequence) is nn.Sequential:
+            for at, (first, second) in enumerate(pairwise(list(sequence))):
+                if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices:
+                    sequence[at], sequence[at + 1] = second, first
     return module
 
 
