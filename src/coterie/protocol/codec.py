@@ -41,7 +41,7 @@ def array_to_ext(value: Any) -> msgspec.msgpack.Ext:
     if dtype not in DTYPES or value.ndim > MAX_DIMS:
         raise TypeError(f"arrays of {value.dtype} with {value.ndim} dimensions cannot be encoded; allowed: {DTYPES}")
     head = struct.pack(f"<BB{value.ndim}Q", DTYPES.index(dtype), value.ndim, *value.shape)
-    return msgspec.msgpack.Ext(ARRAY_CODE, head + np.ascontiguousarray(value, dtype).tobytes())
+    return msgspec.msgpack.Ext(ARRAY_CODE, b"".join((head, np.ascontiguousarray(value, dtype).data)))
 
 
 def ext_to_array(code: int, data: memoryview) -> NDArray[Any]:
