@@ -202,8 +202,8 @@ def evident_groups(samples: Sequence[Samples], classes: int, seed: int) -> NDArr
     for x, y in samples:
         first = halves(y, draw)
         one, other = (evidence.residuals(x[half], y[half], to) for half in (first, ~first))
-        terms.append(evidence.spread_terms((one, other)))
-    of = evidence.spread(np.sum(terms, axis=0))
+        terms.append(evidence.spread_terms((one, other), to.kept))
+    of = evidence.spread(np.sum(terms, axis=0), to.kept)
     rows = np.stack([evidence.row(*evidence.residuals(x, y, to), of) for x, y in samples])
     gains, count = rows @ evidence.twisted(rows).T + evidence.BONUS, len(rows)
     orders = [draw.permutation(count).tolist() for _ in range(RESTARTS)]

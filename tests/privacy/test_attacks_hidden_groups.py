@@ -142,7 +142,8 @@ def test_chance_of_a_link_is_that_of_numbers_in_random_order(distinct: int) -> N
 @pytest.mark.parametrize("ratio", [0.05, 1.0, 5.0])
 def test_a_planted_row_asks_for_one_label(ratio: float) -> None:
     """Whatever else a client has, its gain with the row says whether it has the label, from one sample on."""
-    of, rng = ResidualSpread(np.array([ratio, ratio / 4]), np.ones(2)), np.random.default_rng(0)
+    of = ResidualSpread(evidence.parts(np.ones(4, bool)), np.array([ratio, ratio / 4]), np.ones(2))
+    rng = np.random.default_rng(0)
     row = twisted(hidden_groups.planted_row(2, 4, of, 100.0)[None])[0]
     for held in (0, 1, 2, 3, 10, 100, evidence.MOST):
         counts = rng.integers(0, 40, 4)

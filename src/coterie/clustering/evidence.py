@@ -23,7 +23,7 @@ from functools import lru_cache
 import numpy as np
 
 from coterie.clustering.signature import FEATURES, Reference, mapped
-from coterie.protocol.arrays import Array, Doubles, Integers
+from coterie.protocol.arrays import Array, Doubles, Flags, Integers
 
 NO_CONTRAST = 1e-6
 MOST = 256  # samples of a label that count
@@ -38,15 +38,16 @@ WIDTH = RANK * (6 + FEATURES)  # of a row, for a label
 
 @dataclass(frozen=True, eq=False)
 class ResidualSpread:
-    """Of residuals in both ``parts``, per coordinate: tau (2,) between groups, phi (2,) within."""
+    """Of residuals in these two ``parts``, per coordinate: tau (2,) between groups, phi (2,) within."""
 
+    parts: tuple[slice, slice]
     tau: Doubles
     phi: Doubles
 
 
-def parts(labels: int) -> tuple[slice, slice]:
-    """The coordinates of both k."""
-    between = min(labels - 1, FEATURES)
+def parts(kept: Flags) -> tuple[slice, slice]:
+    """The coordinates of both k. kept: (labels,) as in ``Reference``."""
+    between = min(max(int(kept.sum()) - 1, 0), FEATURES)
     return slice(0, between), slice(between, FEATURES)
 
 
@@ -59,12 +60,12 @@ def features(x: Array) -> Doubles:
     return mapped(centred / np.maximum(centred.std(axis=1, keepdims=True), NO_CONTRAST))
 
 
-def basis(seed: int, labels: int) -> Doubles:
+def basis(seed: int, kept: Flags) -> Doubles:
     """(FEATURES, FEATURES) orthonormal within both ``parts``; residuals in it have the same gains. seed: of all
     clients, no server.
     """
     draw, found = np.random.default_rng(seed), np.zeros((FEATURES, FEATURES))
-    for part in parts(labels):
+    for part in parts(kept):
         size = part.stop - part.start
         found[part, part] = np.linalg.qr(draw.normal(size=(size, size)))[0]
     return found
@@ -72,9 +73,8 @@ def basis(seed: int, labels: int) -> Doubles:
 
 def axes(to: Reference) -> Doubles:
     """(FEATURES, FEATURES) orthonormal; the first of ``parts`` has all differences of kept labels' whitened means."""
-    means, first = to.means @ to.whiten, int(to.kept.argmax())
-    apart = np.delete(np.where(to.kept[:, None], means - means[first], 0.0), first, axis=0)
-    return np.asarray(np.linalg.qr(apart[:FEATURES].T, mode="complete")[0])
+    means = to.means[to.kept] @ to.whiten
+    return np.asarray(np.linalg.qr((means[1:] - means[:1])[:FEATURES].T, mode="complete")[0])
 
 
 def residuals(x: Doubles, y: Array, to: Reference) -> tuple[Integers, Doubles]:
@@ -89,7 +89,7 @@ def residuals(x: Doubles, y: Array, to: Reference) -> tuple[Integers, Doubles]:
     return np.minimum(counts, MOST).astype(np.int64), sums * scale[:, None]
 
 
-def spread_terms(halves: tuple[tuple[Integers, Doubles], tuple[Integers, Doubles]]) -> Doubles:
+def spread_terms(halves: tuple[tuple[Integers, Doubles], tuple[Integers, Doubles]], kept: Flags) -> Doubles:
     """(TERMS,) a client's term for ``spread``. halves: ``residuals`` of two halves."""
     (n, first), (m, second) = halves
     both = (n > 0) & (m > 0)
@@ -97,22 +97,22 @@ def spread_terms(halves: tuple[tuple[Integers, Doubles], tuple[Integers, Doubles
     means = first / np.maximum(n, 1)[:, None], second / np.maximum(m, 1)[:, None]
     products = weight @ (means[0] * means[1])
     apart = (both / (1 / np.maximum(n, 1) + 1 / np.maximum(m, 1))) @ (means[0] - means[1]) ** 2
-    sizes = np.maximum([part.stop - part.start for part in parts(len(n))], 1)
-    sums = [[one[part].sum() for part in parts(len(n))] / sizes for one in (products, apart)]
+    sizes = np.maximum([part.stop - part.start for part in parts(kept)], 1)
+    sums = [[one[part].sum() for part in parts(kept)] / sizes for one in (products, apart)]
     return np.concatenate([*sums, [weight.sum(), both.sum()]])
 
 
-def spread(total: Doubles) -> ResidualSpread:
+def spread(total: Doubles, kept: Flags) -> ResidualSpread:
     """total: (TERMS,) of all terms. Where no halves make a pair tau is 0."""
     products, apart, (weight, both) = np.split(total, [2, 4])
     tau, phi = np.maximum(products, 0) / max(weight, 1), apart / max(both, 1)
-    return ResidualSpread(np.where(phi > 0, tau, 0.0), np.where(phi > 0, phi, 1.0))
+    return ResidualSpread(parts(kept), np.where(phi > 0, tau, 0.0), np.where(phi > 0, phi, 1.0))
 
 
 def evidence(counts: Integers, sums: Doubles, of: ResidualSpread) -> float:
     """f of (1), for counts (labels,) and residual sums (labels, FEATURES)."""
     found = 0.0
-    for tau, phi, part in zip(of.tau, of.phi, parts(len(counts)), strict=True):
+    for tau, phi, part in zip(of.tau, of.phi, of.parts, strict=True):
         grown = 1 + tau / phi * counts
         squared = ((sums[:, part] / phi) ** 2).sum(axis=1)
         found += float(((part.start - part.stop) / 2 * np.log(grown) + tau / 2 * squared / grown).sum())
@@ -135,7 +135,7 @@ def row_length(labels: int) -> int:
 def row(counts: Integers, sums: Doubles, of: ResidualSpread) -> Doubles:
     """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is nearly the gain of two."""
     heads, products = list[Doubles](), list[Doubles]()
-    for tau, phi, part in zip(of.tau, of.phi, parts(len(counts)), strict=True):
+    for tau, phi, part in zip(of.tau, of.phi, of.parts, strict=True):
         logs, shares = (vectors[counts] for vectors in _eigenvectors(float(tau / phi)))  # (labels, RANK)
         scaled = np.sqrt(tau) / phi * sums[:, part]
         size = 0.5 * (scaled**2).sum(axis=1, keepdims=True)

@@ -205,7 +205,7 @@ def residual_spread(own: fl.OwnData, kept: fl.Flags, total: fl.Doubles, seed: in
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = sig.halves(y, np.random.default_rng(seed))
     one, other = (evidence.residuals(x[half], y[half], to) for half in (first, ~first))
-    return evidence.spread_terms((one, other))
+    return evidence.spread_terms((one, other), to.kept)
 
 
 @fl.local("residual row")
@@ -213,7 +213,7 @@ def residual_row(own: fl.OwnData, kept: fl.Flags, total: fl.Doubles, spread: fl.
     """``evidence.row``. seed: of its basis, which no server has."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     counts, sums = evidence.residuals(x, y, to)
-    return evidence.row(counts, sums @ evidence.basis(seed, len(counts)), evidence.spread(spread))
+    return evidence.row(counts, sums @ evidence.basis(seed, to.kept), evidence.spread(spread, to.kept))
 
 
 def _reference(total: fl.Doubles, kept: fl.Flags) -> sig.Reference:

@@ -15,7 +15,7 @@ from prepared import prepared
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
-from coterie.clustering.evidence import BONUS, ResidualSpread, row, twisted
+from coterie.clustering.evidence import BONUS, ResidualSpread, parts, row, twisted
 from coterie.clustering.signature import FEATURES
 from coterie.protocol.errors import CoterieWarning, PeerError, RunError, UserError
 from coterie.protocols import sealed_founding, sealed_groups, setup_sums, shared_groups
@@ -105,7 +105,11 @@ def drive(work: Any, experiment: Experiment, name: str) -> Any:
 
 def test_sums_of_gains_of_many_clients_with_strong_evidence_have_room() -> None:
     """100 clients with 256 samples of each label that count, whose groups differ three times as much as samples do."""
-    draw, n, of = np.random.default_rng(0), np.full(10, 256), ResidualSpread(np.full(2, 0.75), np.full(2, 0.25))
+    draw, n, of = (
+        np.random.default_rng(0),
+        np.full(10, 256),
+        ResidualSpread(parts(np.ones(10, bool)), np.full(2, 0.75), np.full(2, 0.25)),
+    )
     means, truth = draw.normal(size=(4, 10, FEATURES)) * 0.75**0.5, np.arange(100) % 4
     scatter = draw.normal(size=(100, 10, FEATURES)) * (0.25 * 256) ** 0.5
     rows = np.stack([row(n, 256 * means[k] + noise, of) for k, noise in zip(truth, scatter, strict=True)])

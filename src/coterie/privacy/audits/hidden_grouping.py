@@ -69,7 +69,7 @@ def _read_by_planting(run: Recorded) -> AttackResult:
         label = int(np.abs(holders - len(run.clients) / 2).argmin())
         if holders[label] == len(run.clients):
             raise fl.UserError("all clients have all labels, so nothing is left to read")
-        of = evidence.spread(effect.arguments[2])
+        of = evidence.spread(effect.arguments[2], effect.arguments[0])
         if not of.tau.any():
             raise fl.UserError("the clients' residuals do not differ, so rows say nothing: there is one group")
         return hidden_groups.planted_row(label, len(holders), of, STRENGTH)
