@@ -1,7 +1,6 @@
 """Coterie beside other methods on ten partitions of two data sets: ``python -m benchmarks.cells cells``.
 
-``control`` has Coterie alone, by the share of its control variates, ``shifted`` on other test labels, and ``shown``
-what each method's servers learn.
+``control`` has Coterie alone, by the share of its control variates, and ``shown`` what each method's servers learn.
 
 Every method has the budget of Coterie, whose column ``coterie+control`` has control variates. Each client's model is
 scored as it is, with the guarded prior of the client's own labels, after fine-tuning, and as a mixture of the last two
@@ -15,9 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from math import nan
 from pathlib import Path
-from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -25,7 +22,7 @@ import numpy as np
 
 from benchmarks.items import main
 from benchmarks.signatures import Lent, name_of, written
-from coterie.record.comparison import FORMS, MIXES
+from coterie.record.comparison import FORMS
 from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, by_cell
 from coterie.runs import RunConfig, resolve, run
 from coterie.runs.audited import attack
@@ -198,31 +195,6 @@ CONTROL = Item(
 )
 
 
-def _shifted_rows(outcomes: Mapping[str, Sequence[Curve]]) -> list[Row]:
-    """A row for each data set and mix, over all partitions. lowest lead: over the model as it is, of any partition."""
-    rows: list[Row] = []
-    for data, names in groupby(outcomes, key=lambda name: name.partition("/")[0]):
-        cells = [outcomes[name] for name in names]
-        for mix, of_mix in MIXES.items():
-            found = {form: [fmean(_mean(one, f"{form}{mix}_accuracy") or [nan]) for one in cells] for form in FORMS}
-            row: dict[str, Any] = {"data": data, "test labels": of_mix, "as it is": round(100 * fmean(found[""]), 1)}
-            for form in ("prior_", "mixed_", "fine_tuned_"):
-                lowest = min(value - other for value, other in zip(found[form], found[""], strict=True))
-                row[FORMS[form]] = round(100 * fmean(found[form]), 1)
-                row[f"{FORMS[form]}: lowest lead"] = round(100 * lowest, 1)
-            rows.append(row)
-    return rows
-
-
-SHIFTED = Item(
-    "shifted",
-    "Coterie's models where test labels are not the client's own mix",
-    tuple(_cell(data, form, "coterie") for data in CLIENTS for form in PARTITIONS),
-    _shifted_rows,
-    command="python -m benchmarks.cells",
-)
-
-
 def _seen(form: str, method: str, seed: int) -> list[Mapping[str, Any]]:
     """The rows of what each server of a method on digits finds out on its own."""
     first = _config("digits", form, "coterie")
@@ -258,5 +230,5 @@ SHOWN = Item(
 )
 
 if __name__ == "__main__":
-    items = {one.name: one for one in (CELLS, CONTROL, SHIFTED, SHOWN)}
+    items = {one.name: one for one in (CELLS, CONTROL, SHOWN)}
     main(items, before=partial(written, *CLIENTS))
