@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import UserError
@@ -67,7 +68,7 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
         else:
             weights = None if of_samples is None else of_samples.index_select(0, rows.to(device))
             with autocast:
-                found = module(samples) if own is None else own.losses(module, start, samples, labels)
+                found = _outputs(module, samples) if own is None else own.losses(module, start, samples, labels)
             mean = _mean(model, own, found.float(), labels, weights)
             gradients = torch.autograd.grad(mean, parameters, allow_unused=True)
             total += mean.detach().cpu().double() * len(rows)
@@ -75,6 +76,23 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
             for p, g, v, drift in zip(parameters, gradients, velocities, drifts, strict=True):
                 descend(p, torch.zeros_like(p) if g is None else g, v, Pull(pull.shrink, drift), job.solver)
     return float(total)
+
+
+def _outputs(module: nn.Module, samples: Tensor) -> Any:
+    """A single sample that batch normalisation refuses, since its variance is 0, is normalised by the running means."""
+    try:
+        return module(samples)
+    except ValueError:
+        normalising = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
+        if len(samples) > 1 or not normalising:
+            raise
+    for layer in normalising:
+        layer.eval()
+    try:
+        return module(samples)
+    finally:
+        for layer in normalising:
+            layer.train()
 
 
 def _batches(job: Job) -> Iterator[Tensor]:
