@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,7 +69,8 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
         else:
             weights = None if of_samples is None else of_samples.index_select(0, rows.to(device))
             with autocast:
-                found = _outputs(module, samples) if own is None else own.losses(module, start, samples, labels)
+                work = partial(module, samples) if own is None else partial(own.losses, module, start, samples, labels)
+                found = _normalised(module, len(rows), work)
             mean = _mean(model, own, found.float(), labels, weights)
             gradients = torch.autograd.grad(mean, parameters, allow_unused=True)
             total += mean.detach().cpu().double() * len(rows)
@@ -78,18 +80,20 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
     return float(total)
 
 
-def _outputs(module: nn.Module, samples: Tensor) -> Any:
-    """A single sample that batch normalisation refuses, since its variance is 0, is normalised by the running means."""
+def _normalised(module: nn.Module, samples: int, work: Callable[[], Any]) -> Any:
+    """What ``work`` finds. A single sample that batch normalisation refuses, since its variance is 0, is normalised by
+    the running means.
+    """
     try:
-        return module(samples)
+        return work()
     except ValueError:
         normalising = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
-        if len(samples) > 1 or not normalising:
+        if samples > 1 or not normalising:
             raise
     for layer in normalising:
         layer.eval()
     try:
-        return module(samples)
+        return work()
     finally:
         for layer in normalising:
             layer.train()
