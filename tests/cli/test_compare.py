@@ -35,6 +35,9 @@ def test_a_comparison(cli: Command) -> None:
     ):
         assert word in ended.out
     content = json.loads(Path("c/compare.json").read_text())
+    assert content["benefits"]
+    assert "client/0" not in ended.out  # rows of made clients are in the report alone
+    assert "client/0" in Path("c/report.html").read_text()
     assert content["seeds"] == [0, 1]
     assert [row["method"] for row in content["rows"]] == ["fedavg", "ifca", "local"]
     for row in content["rows"]:

@@ -1,4 +1,4 @@
-"""Progress: a line a round where nobody looks at a terminal, the time that is left, and how a whole table goes on."""
+"""Progress: lines where nobody looks at a terminal, the time that is left, and how a whole table goes on."""
 
 from __future__ import annotations
 
@@ -158,6 +158,24 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     with show_progress(True, runs) as tell:
         tell(next(iter(runs)), line(1))
     assert file.getvalue().strip("\0") == ""
+
+
+@given(st.integers(1, 30))
+def test_of_several_runs_a_log_has_four_rounds_each_and_the_last(rounds: int) -> None:
+    file = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shown, "Console", lambda **_: Console(file=file, width=150))
+        runs = rounds_of_runs(["a", "b"], [0], rounds)
+        with show_progress(False, runs) as tell:
+            for name in runs:
+                for r in range(1, rounds + 1):
+                    tell(name, line(r, local_accuracy=0.5))
+    told = re.findall(r"^(\w), seed 0 +round (\d+) of", file.getvalue(), re.MULTILINE)
+    for method in "ab":
+        own = [int(r) for name, r in told if name == method]
+        assert own[-1] == rounds
+        assert len(own) <= 4
+        assert own == sorted(set(own))
 
 
 # -- whole tables -----------------------------------------------------------------------------------------------------

@@ -284,6 +284,7 @@ def test_a_comparison_says_whether_it_helps_each_hospital(cli: Command) -> None:
     assert "fedavg, both tuned" in page
     for line in help_sentences(content):
         assert line in ended.out.replace("\n", "")
+    assert "hungarian" in ended.out.partition("One budget")[0]
     before = Path("c/fedavg-1/metrics.jsonl").read_bytes()
     Path("c/local-0/result.json").unlink()
     assert cli(*words, "--resume").code == 0

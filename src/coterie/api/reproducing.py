@@ -30,7 +30,7 @@ def reproduce(
     only: names of cells, or of all up to a slash (``mnist/0.3``).  seeds: how many, from 0 on.  rounds: of every run
     instead of the item's own.  out: the folder to write to (``reproduction/PAPER``).  workers: where trainings run.
     jobs: runs at once, each a process with one thread.  on_round: called with cell, seed and line.  progress: show the
-    estimated time, and a bar or a line a round, on stderr.
+    estimated time, and a bar or lines, on stderr.
 
     >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)
 

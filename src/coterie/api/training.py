@@ -47,7 +47,7 @@ def run(
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list systems SYSTEM``).  settings: the latter, where a name is both.
     log: a name, or a list of them.
-    progress: show a bar (on a terminal, in a notebook) or a line a round on stderr.
+    progress: show a bar (on a terminal, in a notebook) or lines on stderr.
     on_round: called with each round's line.  resume: go on in the folder ``out``.
 
     >>> import coterie

@@ -134,8 +134,8 @@ def _print_help(content: Row, given: Mapping[str, Any], shell: Console) -> None:
     shell.print(gains.help_title(content), markup=False)
     for line in gains.help_sentences(content):
         shell.print(f"  {line}", markup=False)
-    if gains.help_rows(content):
-        shell.print(benefit_table(content, shell))
+    if any(one["name"] for one in content["benefits"][0]["clients"]) and gains.help_rows(content):
+        shell.print(benefit_table(content, shell))  # of the user's own clients: rows of made ones are in the report
     shell.print(gains.help_note(content), markup=False)
     if hint := folds_hint(content, given):
         shell.print(hint, markup=False)

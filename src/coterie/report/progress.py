@@ -147,7 +147,7 @@ def show_progress(
     leading: Mapping[str, Any] = _ACCURACY,
     at_once: int = 1,
 ) -> Iterator[Tell]:
-    """Bars on a terminal, a line below a notebook's cell, elsewhere a line a round on stderr.
+    """Bars on a terminal, a line below a notebook's cell, elsewhere lines on stderr.
 
     work, spent, at_once: as of ``Pace``.  leading: the shown metric's facts.
     """
@@ -160,7 +160,18 @@ def show_progress(
         with _bars(console, pace, leading) as tell:
             yield tell
     else:
-        yield lambda name, line: console.print(_line(pace, name, line, leading), markup=False)
+        yield _in_lines(console, pace, leading)
+
+
+def _in_lines(console: Console, pace: Pace, leading: Mapping[str, Any]) -> Tell:
+    """All rounds of one run. Of several, whose log would be long, four rounds each."""
+
+    def tell(name: str, line: Mapping[str, Any]) -> None:
+        words, step = _line(pace, name, line, leading), 1 if len(pace.work) == 1 else -(-pace.work[name] // 4)
+        if line["round"] % step == 0 or line["round"] == pace.work[name]:
+            console.print(words, markup=False)
+
+    return tell
 
 
 def _under_cell(pace: Pace, leading: Mapping[str, Any]) -> Tell:
