@@ -86,6 +86,19 @@ class TestVectors:
         )
         assert all(map(torch.equal, of_plain, of_moved))
 
+    def test_a_sequence_of_which_a_module_uses_parts_stays(self) -> None:
+        class Skips(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.MaxPool2d(2))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                before = self.layers[:2](x)
+                return self.layers[2](before).flatten(1) + before.mean()
+
+        module = nn.Sequential(Skips(), nn.Flatten())
+        assert [type(layer) for layer in pooled_first(module)[0].layers] == [nn.Conv2d, nn.ReLU, nn.MaxPool2d]
+
     def test_wrong_vectors(self) -> None:
         model = Model(nn.Linear(4, 3), (4,))
         with pytest.raises(UserError, match=r"must be \(15,\) float32, got \(16,\)"):

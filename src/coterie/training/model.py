@@ -188,15 +188,16 @@ def placed(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def pooled_first(module: nn.Module) -> nn.Module:
-    """ReLU and a max pooling after it change places in every ``nn.Sequential``.
+    """ReLU and a max pooling after it change places in an ``nn.Sequential``, and in those that are its layers.
 
-    Outputs and gradients stay the same bit for bit, and ReLU has a fraction of the work.
+    Outputs and gradients stay the same bit for bit, and ReLU has a fraction of the work. Other modules may use a
+    part of a sequence alone, so they stay as they are.
     """
-    for sequence in module.modules():
-        if type(sequence) is nn.Sequential:
-            for at, (first, second) in enumerate(pairwise(list(sequence))):
-                if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices:
-                    sequence[at], sequence[at + 1] = second, first
+    if type(module) is nn.Sequential:
+        layers = [pooled_first(layer) for layer in module]
+        for at, (first, second) in enumerate(pairwise(layers)):
+            if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices:
+                module[at], module[at + 1] = second, first
     return module
 
 
