@@ -18,9 +18,8 @@ from coterie.deploy.home import Home
 from coterie.deploy.hub import HubNode
 from coterie.deploy.plan import Settings
 from coterie.deploy.store import FileStore, Kept, pack
-from coterie.dp.entries import Entries, add, ledger_of
 from coterie.dp.gaussian import noise_multiplier
-from coterie.dp.ledger import Ledger, Release
+from coterie.dp.ledger import Entries, Ledger, Release, add, ledger_of
 from coterie.operate import authority, founding, joining
 from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import RunError

@@ -13,8 +13,7 @@ from every_system import CASES, TARGETS, Case, made, one_mode, parameters
 from nodes import nodes
 
 from coterie.deploy.account import account_of
-from coterie.dp.entries import ledger_of
-from coterie.dp.ledger import DELTA, Ledger, Release
+from coterie.dp.ledger import DELTA, Ledger, Release, ledger_of
 from coterie.runs.outcome import releases
 
 ROUNDS = 2
