@@ -21,7 +21,7 @@ from coterie.crypto import threshold as th
 from coterie.crypto import threshold_pads
 from coterie.data.schemes import kinds
 from coterie.data.synthetic import _LAWS  # the page lists the laws, which have no public list
-from coterie.devices.jetson import BOARDS
+from coterie.devices.profiles import BOARDS
 from coterie.privacy.attacks.active import KINDS
 from coterie.selection.bandit import MEMBERS, Cics
 
