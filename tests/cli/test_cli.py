@@ -90,7 +90,7 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
     [
         ("run", "which system?"),
         ("run fedavgg", "did you mean 'fedavg'?"),
-        ("run no.such.module:SYSTEM", "module:ATTRIBUTE"),
+        ("run no.such.module:SYSTEM", "there is no module 'no'"),
         ("run fedavg --data mnits", "unknown data set 'mnits'; did you mean 'mnist'?"),
         ("run fedavg --mode hardened", "no mode 'hardened'"),
         ("run fedavg --devices none.toml", "none.toml"),

@@ -73,7 +73,7 @@ def test_an_exported_model_predicts_alone(cli: Command, trained: Path) -> None:
         (["predict", "run", "new.npz", "--client", "client/1", "--out", "new.npz"], "new.npz is there already"),
         (["predict", "run", "new.npz", "--client", "client/1", "--out", "new.txt"], "FILE.csv or FILE.npz"),
         (["predict", "run", "absent.npz", "--client", "client/1"], "absent.npz is not a file"),
-        (["predict", "run", "run/config.toml", "--client", "client/1"], "cannot be read as an .npz"),
+        (["predict", "run", "run/config.toml", "--client", "client/1"], "is no csv, parquet or npz file"),
         (["predict", "run", "wide.npz", "--client", "client/1"], "wide.npz: x has shape (3, 65)"),
         (["predict", "run", "nan.npz", "--client", "client/1"], "nan.npz: x: sample 0 holds NaN"),
         (["predict", "run", "unknown.npz", "--client", "client/1"], "unknown.npz: y: sample 1 has label '10'"),

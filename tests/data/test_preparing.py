@@ -85,7 +85,8 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert samples is None
     said = [str(one).removeprefix(f"{tmp_path}/") for one in found]
     assert said == [
-        "own.csv: has no column 'age'; did you mean 'agee'? There are: patient, agee, sex, seen, outcome, site",
+        "own.csv: has no column 'age'; did you mean 'agee'? There are: patient, agee, sex, seen, outcome, site. Add "
+        "it, with empty cells where nothing is known",
         "own.csv: the schema does not know the column 'agee': remove it",
         "own.csv: the schema does not know the column 'site': remove it",
         "own.csv, column 'sex', lines 3, 5: 'x' is none of f, m; leave the cell empty, or correct it",

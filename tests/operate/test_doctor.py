@@ -332,6 +332,7 @@ def test_plans_that_are_old_forged_or_of_another_key(study: Study) -> None:
     plan = current_plan(study.folder)
     found = [one.text for one in looked(study)]
     assert "holds version 2 of the plan, and the hub brings it version 4" in found
+    assert "holds version 1 of the plan, and takes version 4 from this folder" in found
     operator = SigningKey((study.folder.authority / "signing").read_bytes())
     revoked = msgspec.structs.replace(plan, version=5, revoked=("hospital-b",))
     study.folder.plan.write_bytes(plans.sign(revoked, operator))

@@ -28,10 +28,43 @@ def test_a_factory_in_the_current_folder_is_found(tmp_path, monkeypatch):
     assert build("my_nets_of_this_test:net", (2,), 2).spec.size == 6
 
 
-@pytest.mark.parametrize("path", ["no_such_module:net", f"{__name__}:missing", ":net", f"{__name__}:"])
-def test_what_cannot_be_imported_is_named(path):
-    with pytest.raises(UserError, match="module:ATTRIBUTE"):
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("no_such_module:net", "there is no module 'no_such_module', neither in this folder"),
+        ("no_such_package.nets:net", "there is no module 'no_such_package', neither in this folder"),
+        (f"{__name__}:nett", "has no 'nett'; did you mean 'net'"),
+        (":net", "write it as module:ATTRIBUTE"),
+        (f"{__name__}:", "write it as module:ATTRIBUTE"),
+        (__name__, "write it as module:ATTRIBUTE"),
+    ],
+)
+def test_what_cannot_be_imported_is_named(path, says):
+    with pytest.raises(UserError, match=f"model {path!r} cannot be imported: .*{says}"):
         import_object(path, "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        (
+            "failing_at_two",
+            "one = 1\nnet = 1 / 0\n",
+            r"ZeroDivisionError: division by zero \(.*failing_at_two\.py, line 2\)",
+        ),
+        (
+            "needs_another",
+            "import no_such_module\n",
+            r"No module named 'no_such_module' \(.*needs_another\.py, line 1\)",
+        ),
+        ("misspelt", "\n\nnet = = 1\n", r"SyntaxError: invalid syntax \(misspelt\.py, line 3\)"),
+    ],
+)
+def test_own_code_that_fails_is_named_with_its_line(name, code, says, tmp_path, monkeypatch):
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"its code fails with .*{says}"):
+        import_object(f"{name}:net", "model")
 
 
 def test_what_is_no_model_or_system_is_refused():

@@ -272,3 +272,4 @@ def test_gains_are_sorted_with_their_intervals() -> None:
     bars = [mark.x for mark in panel.lines() if mark.joined and mark.width < 2]
     assert bars == [pytest.approx([0.7, 0.9]), pytest.approx([0.4, 0.6]), pytest.approx([0.2, 0.4])]
     assert "3 clients" in alt
+    assert alt.endswith("client/2, seed 0 +30.0 points to client/1, seed 0 -20.0 points")

@@ -83,6 +83,35 @@ def test_features_that_number_patients() -> None:
     assert (advice.numbers_of_patients(("id",)) or "").endswith('drop it, or state kind = "id" for it in a schema')
 
 
+@pytest.mark.parametrize(
+    ("names", "counts", "options", "told"),
+    [
+        (("ill", "well"), [[3, 47], [3, 47]], {}, "'well', the last of both classes by the alphabet, and 94%"),
+        (("ill", "well"), [[25, 25]], {}, None),
+        (("healthy", "ill"), [[47, 3]], {}, None),
+        (("0", "1"), [[3, 47]], {}, None),
+        (("a", "b", "c"), [[1, 2, 47]], {}, None),
+        (None, [[3, 47]], {}, None),
+        (("ill", "well"), [[3, 47]], {"metrics": "auroc"}, None),
+        (("ill", "well"), [[3, 47]], {"schema": "schema.toml"}, None),
+        (("cough", "fever"), [[3, 47]], {"task": "multilabel"}, None),
+    ],
+)
+def test_an_average_precision_of_the_frequent_class(names: Any, counts: Any, options: Any, told: str | None) -> None:
+    """The third and fourth: the rare class is last, and labels are numbers, whose order says which is meant."""
+    config = replace(FEDAVG, **{"metrics": "auroc,average_precision", **options})
+    found = advice.of_the_frequent_class(config, names, np.array(counts))
+    assert found is None if told is None else told in (found or "")
+    assert found is None or "--positive ill" in found
+
+
+def test_a_run_on_rare_words_says_of_which_class_its_average_precision_is(tmp_path: Path) -> None:
+    x, sick = np.linspace(0, 1, 40).reshape(20, 2), np.arange(20) % 5 == 0
+    data = {name: (x, np.where(sick, "ill", "well")) for name in ("north", "south")}
+    with pytest.warns(CoterieWarning, match="average precision is of 'well'"):
+        coterie.run("fedavg", data=data, model="linear", rounds=1, metrics=["average_precision"], out=tmp_path / "a")
+
+
 def chance(global_accuracy: float | None, local_accuracy: float | None, counts: Any = EVEN, **more: Any) -> str | None:
     summary = {"task": "classes", "global_accuracy": global_accuracy, "local_accuracy": local_accuracy, **more}
     return advice.no_better_than_chance(FEDAVG, summary, counts)

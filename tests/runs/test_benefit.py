@@ -227,7 +227,7 @@ def test_clients_with_names_are_one_over_all_seeds_and_others_one_with_each() ->
     content = {"benefits": [to_builtins(each)], "measures": [CLASSES["auroc"].facts]}
     (line,) = help_sentences(content)
     count = Counter(one.verdict for one in each.clients)
-    assert line.startswith(f"fedavg, of 3 clients with each of 2 seeds: better for {count['better']}, worse for ")
+    assert line.startswith(f"fedavg, of 6 clients, 3 with each of 2 seeds: better for {count['better']}, worse for ")
     many = {**content, "benefits": [{**content["benefits"][0], "clients": content["benefits"][0]["clients"] * 20}]}
     assert len(help_rows(content)) == 6
     assert not help_rows(many)

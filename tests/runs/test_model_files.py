@@ -354,3 +354,11 @@ def test_a_folder_without_models_says_what_to_do(folder: Path, tmp_path: Path) -
         load_models(folder)
     with pytest.raises(UserError, match="holds no models: give the folder of a run"):
         load_models(tmp_path / "nowhere")
+
+
+def test_the_folder_of_a_comparison_names_one_of_its_runs(folder: Path, tmp_path: Path) -> None:
+    race = tmp_path / "race"
+    for name in ("fedavg-1", "fedavg-0"):
+        shutil.copytree(folder, race / name)
+    with pytest.raises(UserError, match=f"{race} holds no models: give the folder of a run, such as {race}/fedavg-0"):
+        load_models(race)

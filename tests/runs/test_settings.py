@@ -112,6 +112,8 @@ def test_values_of_python_and_toml_are_strict() -> None:
             typed(Toy, {key: value}, "setting of toy")
     with pytest.raises(UserError, match="lr"):
         typed(Toy, {"lr": math.nan}, "setting of toy")
+    with pytest.raises(UserError, match=r"'name' must be text, not .*: write 'auroc,f1'"):
+        typed(Toy, {"name": ["auroc", "f1"]}, "setting of toy")
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,32 @@ class TestNamedModels:
         assert build("mlp_small", (1, 8, 8), 10).spec.size == 64 * 32 + 32 + 32 * 10 + 10
         assert build("linear", (600,), 100).spec.size == 60_100
 
+    def test_resnet18_is_the_published_one(self) -> None:
+        """Parameters and multiply-accumulates of He et al. 2016, table 1, with a first convolution of 3x3, no pooling
+        after it, and 100 classes.
+        """
+        convolutions = [(3, 64, 3, 32)]  # channels before and after, size, side of the output
+        for before, after, side in [(64, 64, 32), (64, 128, 16), (128, 256, 8), (256, 512, 4)]:
+            convolutions += [(before, after, 3, side), *[(after, after, 3, side)] * 3]
+            convolutions += [(before, after, 1, side)] * (before != after)
+        weights = [before * after * size**2 for before, after, size, _ in convolutions]
+        channels = sum(after for _, after, _, _ in convolutions)
+        model = build("resnet18", (3, 32, 32), 100)
+        of_kind = {kind: sum(p.size for p in model.spec.parts if p.kind == kind) for kind in ("parameter", "buffer")}
+        assert of_kind == {"parameter": sum(weights) + 2 * channels + 513 * 100, "buffer": 2 * channels}
+        assert of_kind["parameter"] == 11_220_132
+        macs = sum(count * side**2 for count, (*_, side) in zip(weights, convolutions, strict=True)) + 512 * 100
+        assert model.spec.flops_per_sample == pytest.approx(6 * macs, rel=0.01)  # it counts normalisation, too
+
+    def test_a_residual_block_adds_to_its_input(self) -> None:
+        x = torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(0))
+        same, halved = models.Residual(4, 4, 1).eval(), models.Residual(4, 8, 2).eval()
+        for block in (same, halved):
+            nn.init.zeros_(block.change[-1].weight)  # the change is 0
+        assert torch.equal(same(x), x.relu())
+        assert torch.equal(halved(x), halved.shortcut(x).relu())
+        assert halved(x).shape == (2, 8, 3, 3)
+
     def test_flops(self) -> None:
         """6 per multiply-accumulate: of the MLP's weights; of the CNN's windows."""
         assert build("mlp", (784,), 10).spec.flops_per_sample == 6 * (784 * 200 + 200 * 100 + 100 * 10)
@@ -194,7 +220,9 @@ class TestNamedModels:
     @pytest.mark.parametrize("name", models.NAMES)
     @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 10), (20,), (2, 22, 23)])
     def test_all_give_logits(self, name: str, shape: tuple[int, ...]) -> None:
-        least = {"cnn": 4, "cnn_256": 4, "cnn_bn": 22, "lenet": 16}.get(name, 0)  # pixels each way, of images
+        least = {"cnn": 4, "cnn_256": 4, "cnn_bn": 22, "lenet": 16, "resnet18": 9}.get(
+            name, 0
+        )  # pixels each way, of images
         if least and (len(shape) == 1 or min(shape[1:]) < least):
             with pytest.raises(UserError, match=f"images|{least}x{least}"):
                 build(name, shape, 7)

@@ -245,6 +245,22 @@ def test_batch_normalisation_statistics_travel_with_the_weights() -> None:
     assert not fitted.state["control"][at].any()
 
 
+def test_a_batch_of_one_that_cannot_be_normalised_takes_the_running_statistics() -> None:
+    """11 samples in batches of 10: the second step is the gradient with the means and variances of the first."""
+    model = Model(nn.Sequential(nn.Linear(4, CLASSES), nn.BatchNorm1d(CLASSES)), (4,))
+    x, y = client_data(model, 11, 0)
+    (fitted,) = fit_many(model, [Job(model.initial(0), Sgd(0.1, 10), 1, 7, x, y)])
+    module = model.module_with(model.initial(0))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for rows in torch.from_numpy(batch_order(7, 0, 11)).split(10):
+        module.train(len(rows) > 1)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
+        optimizer.step()
+    np.testing.assert_allclose(fitted.weights, model.flatten(module), atol=1e-6)
+    assert fitted.steps == 2
+
+
 def test_frozen_parameters_stay() -> None:
     module = mlp()
     module[0].weight.requires_grad_(False)

@@ -149,6 +149,9 @@ def test_every_model_of_ours_has_one_or_says_so(name: str) -> None:
             relu_layer(model)
         return
     layer = relu_layer(model)
+    if name == "resnet18":  # without a dense one, the last after a convolution
+        assert layer == "10.relu"
+        return
     at = int(layer)
     assert isinstance(model.module[at], nn.ReLU)  # type: ignore[index]
     assert isinstance(model.module[at - 1], nn.Linear)  # type: ignore[index]

@@ -105,8 +105,9 @@ def _say_founded(folder: Path, plan: Any) -> None:
     from coterie.deploy.plan import grouped
     from coterie.operate import folder as places
 
+    hub = "" if plan.roster.hub == "hub" else f", {plan.roster.hub},"
     key = places.operator_of(places.Folder(folder))
-    say(f"Founded {folder} for {len(plan.members)} members. The hub, {plan.roster.hub}, has its home in {folder}/hub.")
+    say(f"Founded {folder} for {len(plan.members)} members. The hub{hub} has its home in {folder}/hub.")
     say(f"Parties train {_training(plan.resolved)}.")
     say(f"Operator's key: {grouped(key.hex()[:32])}")
     say(f"Keep {folder}/authority apart: whoever has it decides who takes part.")

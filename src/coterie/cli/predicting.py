@@ -234,6 +234,8 @@ def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[A
     if path.suffix in (".csv", ".parquet"):
         facts = trained.facts
         return new_samples(path, facts.columns or [*map(Column, facts.features)], facts.label_columns, facts.task)
+    if path.suffix != ".npz":
+        raise UserError(f"{path} is no csv, parquet or npz file: write a spreadsheet's table as csv, and arrays as npz")
     arrays = read_npz(path, check)
     return arrays["x"], arrays.get("y"), {}
 

@@ -230,7 +230,8 @@ def cells_of(
     beside: other possible columns.  who: knows the columns.
     """
     inputs, known = _inputs(columns), {column.name for column in columns} | {*beside}
-    found = [_lacking(table, column.name) for column in inputs if column.name not in table.columns]
+    absent = [column.name for column in inputs if column.name not in table.columns]
+    found = [_lacking(table, name, ". Add it, with empty cells where nothing is known") for name in absent]
     strange = (name for name in table.columns if name not in known)
     found += [Remark(table.where, f"{who} does not know the column {name!r}: remove it") for name in strange]
     rows = np.empty((_length(table), len(inputs)), object)
@@ -254,9 +255,9 @@ def _length(table: Table) -> int:
     return len(next(iter(table.columns.values()), ()))
 
 
-def _lacking(table: Table, name: str) -> Remark:
+def _lacking(table: Table, name: str, advice: str = "") -> Remark:
     there = f"There are: {', '.join(table.columns) or 'no others'}"
-    return Remark(table.where, f"has no column {name!r}{suggest(name, table.columns)} {there}")
+    return Remark(table.where, f"has no column {name!r}{suggest(name, table.columns)} {there}{advice}")
 
 
 def _read_column(table: Table, column: Column) -> tuple[Array, list[Remark]]:

@@ -262,8 +262,13 @@ def _of_home(home: Home, plan: Plan | PeerError | None, newest: Plan | None, now
         if plan.version == newest.version and plan != newest:
             yield _problem(where, f"there is another plan of version {plan.version} here: ask the operator why")
         if plan.version < newest.version:
-            brings = f"the hub brings it version {newest.version}"
-            yield _ok(where, f"holds version {plan.version} of the plan, and {brings}")
+            own = home.name == plan.roster.hub
+            comes = (
+                f"takes version {newest.version} from this folder"
+                if own
+                else f"the hub brings it version {newest.version}"
+            )
+            yield _ok(where, f"holds version {plan.version} of the plan, and {comes}")
         plan = newest
     if not has_agreed(home, plan):
         yield _warning(where, agreement_words(home, plan))

@@ -8,12 +8,13 @@ import importlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 
 _GIVEN = "given"
 _given: dict[str, Any] = {}
@@ -35,12 +36,26 @@ def import_object(path: str, what: str) -> Any:
         return _given[attribute]
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    if not (module and attribute):
+        raise UserError(f"{what} {path!r} cannot be imported: write it as module:ATTRIBUTE")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = importlib.import_module(module)
     except Exception as error:  # whatever the module's own code raises
-        known = isinstance(error, ImportError | AttributeError | ValueError)
-        why = error if known else f"its code fails with {error!r}"
-        raise UserError(f"{what} {path!r} cannot be imported: {why}; write it as module:ATTRIBUTE") from None
+        raise UserError(f"{what} {path!r} cannot be imported: {_why(error, module)}") from None
+    if not hasattr(found, attribute):
+        there = suggest(attribute, [name for name in vars(found) if not name.startswith("_")])
+        raise UserError(f"{what} {path!r} cannot be imported: module {module!r} has no {attribute!r}{there}")
+    return getattr(found, attribute)
+
+
+def _why(error: Exception, module: str) -> str:
+    """Why a module is not imported, with the line of its code that fails."""
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        return f"there is no module {error.name!r}, neither in this folder ({os.getcwd()}) nor installed"
+    last = module.rpartition(".")[2]
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).stem == last]
+    where = f" ({lines[-1].filename}, line {lines[-1].lineno})" if lines else ""
+    return f"its code fails with {type(error).__name__}: {error}{where}"
 
 
 def is_object(path: str) -> bool:

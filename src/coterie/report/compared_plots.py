@@ -138,7 +138,8 @@ def gains(benefit: Mapping[str, Any], measure: Measure) -> tuple[fig.Figure, str
             sample = fig.Line([], [], shade, every=slice(None), shape=shape, radius=4.5, joined=False)
             keys.append(fig.Key(f"together: {word}", shade, line=sample))
     some = f", one of every {every} shown" if every > 1 else ""
-    best, least = (f"{helped(one)} {one['gain']:+.3g}" for one in (known[0], known[-1]))
+    scale, form, unit = (100, "+.1f", " points") if measure.share else (1, "+.3g", "")
+    best, least = (f"{helped(one)} {scale * one['gain']:{form}}{unit}" for one in (known[0], known[-1]))
     return (
         fig.Figure(WIDE, 70 + _ROW_HEIGHT * len(rows), [[panel]], keys=keys),
         f"{measure.label} alone and together of {plural(len(known), 'client')}{some}: from {best} to {least}",

@@ -37,8 +37,8 @@ def help_sentences(content: Content) -> Iterator[str]:
         if missing := sum(one["verdict"] is None for one in clients):
             parts.append(f"no interval for {missing}")
         seeds = len({one["seed"] for one in clients})
-        every = f" with each of {seeds} seeds" if seeds > 1 else ""
-        said = f"{_helper(benefit, same)}, of {len(clients) // seeds} clients{every}: {', '.join(parts)}."
+        every = f", {len(clients) // seeds} with each of {seeds} seeds" if seeds > 1 else ""
+        said = f"{_helper(benefit, same)}, of {len(clients)} clients{every}: {', '.join(parts)}."
         unsure = undecided(benefit, measures(content)[0])
         yield f"{said} {unsure}" if unsure else said
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from coterie.data.catalogue import BUILT_IN, is_synthetic
 from coterie.data.own import is_path
+from coterie.data.targets import is_number
 from coterie.protocol.errors import CoterieWarning
 from coterie.runs.config import Resolved
 from coterie.runs.metrics import run_metrics, score
@@ -76,6 +77,24 @@ def numbers_of_patients(features: Sequence[str]) -> str | None:
     return (
         f"{', '.join(map(repr, found))} {'is a feature' if len(found) == 1 else 'are features'} of the model: if it "
         'numbers patients, drop it, or state kind = "id" for it in a schema'
+    )
+
+
+def of_the_frequent_class(config: Resolved, names: Sequence[str] | None, label_counts: NDArray[Any]) -> str | None:
+    """A sentence about an average precision of the more frequent of two classes, which the alphabet has put last. The
+    order of numbers is their author's, and a schema states it.  names: of classes.
+    """
+    measured = "average_precision" in [metric.name for metric in run_metrics(config)]
+    if not measured or config.task != "classes" or config.schema is not None or names is None or len(names) != 2:
+        return None
+    first, last = names
+    share = label_counts.sum(axis=0)[1] / label_counts.sum()
+    if is_number(last) or share <= 1 / 2:
+        return None
+    return (
+        f"average precision is of {last!r}, the last of both classes by the alphabet, and {share:.0%} of the samples: "
+        f"for that of {first!r}, write a schema (coterie prepare propose FILE ... --positive {first}), or 0 and 1 as "
+        "labels"
     )
 
 

@@ -34,7 +34,7 @@ class Experiment:
         self.tasks, self.model, self.data = run.inputs.tasks, run.inputs.model, run.inputs.data
         self.names = run.inputs.data.clients
         self.sample_numbers = prod(run.inputs.dataset.input_shape)
-        self.features = run.inputs.dataset.features
+        self.features, self.class_names = run.inputs.dataset.features, run.inputs.dataset.targets.names
         self.label_counts = self.dealt_counts = run.inputs.label_counts(run.shown)
         self.devices, self.traces, self.delays = run.around.devices, run.around.traces, run.around.delays
         self._drifted = False

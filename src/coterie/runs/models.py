@@ -231,7 +231,8 @@ def load_models(folder: str | Path) -> Models:
         elif (folder / CONFIG).is_file():
             advice = f"finish it with coterie run --resume --out {folder}"
         else:
-            advice = "give the folder of a run"
+            runs = sorted(path.parent.parent.name for path in folder.glob(f"*/{MODELS}/{INDEX}"))
+            advice = "give the folder of a run" + (f", such as {folder / runs[0]}" if runs else "")
         raise fl.UserError(f"{folder} holds no models: {advice}")
     try:
         index = msgspec.json.decode(_bytes(path, _MOST_INDEX, follow=False), type=Index)

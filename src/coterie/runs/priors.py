@@ -63,9 +63,9 @@ def prior_of(folder: Path, model: TrainedModel) -> Prior:
         )
     if not path.is_file():
         raise UserError(
-            f"{folder} has no {PRIORS}: the prior is for the folder of a finished run whose models are classifiers. "
-            "A deployment and its rehearsal have one with --set label_counts=true alone: a party in its home, and a "
-            "rehearsal in DIR/run"
+            f"{folder} has no {PRIORS}: the prior is for the folder of a finished run whose models are classifiers, "
+            "trained without class_weights. A deployment and its rehearsal have one with --set label_counts=true "
+            "alone: a party in its home, and a rehearsal in DIR/run"
         )
     r, client, classes = load_models(folder).index.round, str(facts.client), facts.classes
     with reading(path, "run again"), opened(path) as file:

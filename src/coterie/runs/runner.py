@@ -9,7 +9,7 @@ from pathlib import Path
 import coterie.method as fl
 from coterie.record.files import locked
 from coterie.runs import checkpoint
-from coterie.runs.advice import absent_to_the_end, advise, numbers_of_patients, surplus_clusters
+from coterie.runs.advice import absent_to_the_end, advise, numbers_of_patients, of_the_frequent_class, surplus_clusters
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.experiment import build
 from coterie.runs.finished import FinishedRun, resumable
@@ -39,6 +39,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
         advise(surplus_clusters(experiment.config))
         advise(absent_to_the_end(experiment.config))
         advise(numbers_of_patients(experiment.features))
+        advise(of_the_frequent_class(experiment.config, experiment.class_names, experiment.label_counts))
         if resume:
             return RunInProgress(experiment, out, kept, on_round).to_the_end()
         out = claim(experiment.config)

@@ -71,7 +71,8 @@ def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> An
         if found == found:  # NaN is no number
             return found
     words = (_WORDS.get(option) or " or ".join(map(repr, typing.get_args(option))) for option in options)
-    raise UserError(f"{where} must be {' or '.join(words)}, not {value!r}")
+    joined = f": write {','.join(map(str, value))!r}" if isinstance(value, list) and value and str in options else ""
+    raise UserError(f"{where} must be {' or '.join(words)}, not {value!r}{joined}")
 
 
 def typed(kind: type, given: Mapping[str, Any], what: str, *, text: bool = False) -> dict[str, Any]:

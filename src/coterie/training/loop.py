@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import UserError
@@ -67,7 +69,8 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
         else:
             weights = None if of_samples is None else of_samples.index_select(0, rows.to(device))
             with autocast:
-                found = module(samples) if own is None else own.losses(module, start, samples, labels)
+                work = partial(module, samples) if own is None else partial(own.losses, module, start, samples, labels)
+                found = _normalised(module, len(rows), work)
             mean = _mean(model, own, found.float(), labels, weights)
             gradients = torch.autograd.grad(mean, parameters, allow_unused=True)
             total += mean.detach().cpu().double() * len(rows)
@@ -75,6 +78,25 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
             for p, g, v, drift in zip(parameters, gradients, velocities, drifts, strict=True):
                 descend(p, torch.zeros_like(p) if g is None else g, v, Pull(pull.shrink, drift), job.solver)
     return float(total)
+
+
+def _normalised(module: nn.Module, samples: int, work: Callable[[], Any]) -> Any:
+    """What ``work`` finds. A single sample that batch normalisation refuses, since its variance is 0, is normalised by
+    the running means.
+    """
+    try:
+        return work()
+    except ValueError:
+        normalising = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
+        if samples > 1 or not normalising:
+            raise
+    for layer in normalising:
+        layer.eval()
+    try:
+        return work()
+    finally:
+        for layer in normalising:
+            layer.train()
 
 
 def _batches(job: Job) -> Iterator[Tensor]:

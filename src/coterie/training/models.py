@@ -81,6 +81,39 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     )
 
 
+class Residual(nn.Module):
+    """Two 3x3 convolutions, whose output is added to the input (He et al. 2016, figure 2)."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        second = _normalised(after, after, 3, 1)
+        self.change = nn.Sequential(*_normalised(before, after, 3, stride), nn.ReLU(), *second)
+        alike = before == after and stride == 1
+        self.shortcut = nn.Identity() if alike else nn.Sequential(*_normalised(before, after, 1, stride))
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.relu(self.change(x) + self.shortcut(x))
+        return found
+
+
+def _normalised(before: int, after: int, size: int, stride: int) -> list[nn.Module]:
+    return [nn.Conv2d(before, after, size, stride, size // 2, bias=False), BatchNorm(after)]
+
+
+def resnet18(input_shape: Sequence[int], classes: int) -> nn.Sequential:
+    """MingledPie's for CIFAR-100: ResNet-18 (He et al., CVPR 2016, table 1).
+
+    Images of 32x32 are small, so the first convolution is 3x3, and no pooling follows it. 32x32 in colour, 100 classes:
+    11,220,132 parameters, d = 11,229,732 with running means and variances. The path is "loop".
+    """
+    channels, _, _ = _image(input_shape, 9)  # so that normalisation has several values of a single image, too
+    layers: list[nn.Module] = [*_normalised(channels, 64, 3, 1), nn.ReLU()]
+    for before, after in pairwise([64, 64, 128, 256, 512]):
+        layers += [Residual(before, after, after // before), Residual(after, after, 1)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+
+
 def _convolutional(channels: Sequence[int], hidden: Sequence[int], padding: int, least: int) -> Factory:
     def make(input_shape: Sequence[int], classes: int) -> nn.Sequential:
         before, *size = _image(input_shape, least)
@@ -132,6 +165,7 @@ _FACTORIES: Mapping[str, Factory] = {
     "gcn": gcn,
     # Two 5x5 convolutions of 6 and 16 channels, each with 2x2 max pooling, then 120, 84 and the output; ReLU.
     "lenet": _convolutional((6, 16), (120, 84), padding=0, least=16),
+    "resnet18": resnet18,
 }
 
 NAMES: tuple[str, ...] = tuple(MODELS)

@@ -19,6 +19,8 @@ MODELS: Mapping[str, str] = {
     "gcn": "OFL's for Cora, CiteSeer and PubMed: two graph convolutions of 64 (Kipf and Welling 2017), 512 units, the "
     "output. For graphs alone (Cora: d = 132,807).",
     "lenet": "MingledPie's for CIFAR-10, after LeNet-5 (LeCun et al. 1998, which it cites): d = 62,006 for 3x32x32.",
+    "resnet18": "MingledPie's for CIFAR-100: ResNet-18 (He et al. 2016) for small images (32x32 in colour: "
+    "d = 11,229,732).",
 }
 """What each model is."""
 

@@ -19,7 +19,7 @@ from coterie.crypto import shared_rows
 from coterie.crypto.signing import OpeningKey
 from coterie.devices.links import FleetLinks
 from coterie.privacy.audits.hidden_places import found_groups, row_shares
-from coterie.protocol.errors import CryptoError, PeerError, RunError, UserError
+from coterie.protocol.errors import CoterieWarning, CryptoError, PeerError, RunError, UserError
 from coterie.protocol.party import fork, transaction
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocols import sealed_founding, shared_groups
@@ -42,6 +42,8 @@ from coterie.protocols.shared_groups import described_length, key_of
 from coterie.runs import RunConfig, parties
 from coterie.runs.experiment import Experiment, build
 from coterie.runs.recorded import record
+from coterie.systems.coterie import SYSTEM
+from coterie.systems.coterie.config import CoterieConfig
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Seen
 
@@ -560,3 +562,15 @@ def test_groups_begin_at_the_mean_of_their_members_models_and_a_new_client_takes
     assert not second["refused"]
     assert set(sent) == set(names)
     experiment.close()
+
+
+def test_few_clients_begin_with_models_by_what_the_refusals_say() -> None:
+    """Each refusal's advice is followed, and the last settings are taken."""
+    with pytest.raises(UserError, match="set foundings=2 and leave clusters=1 out"):
+        SYSTEM.check_warm(CoterieConfig(clusters=1), "paper")
+    with pytest.raises(UserError, match="leave clusters out: fewer than 6 clients are one group all the same"):
+        made({"clusters": 1, "foundings": 2}, 4)
+    SYSTEM.check_warm(CoterieConfig(foundings=2), "paper")
+    with pytest.warns(CoterieWarning, match="4 clients make one group") as told:
+        made({"foundings": 2}, 4).close()
+    assert "Set a smaller min_cluster" in str(told[0].message)

@@ -48,7 +48,10 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
 
 
 def cold(config: CoterieConfig, mode: str) -> str:
-    return "" if config.foundings > 1 else "no client ever sends a whole model with foundings=1: set foundings=2"
+    if config.foundings > 1:
+        return ""
+    without = " and leave clusters=1 out" if config.clusters == 1 else ""
+    return f"no client ever sends a whole model with foundings=1: set foundings=2{without}"
 
 
 MORE = {
