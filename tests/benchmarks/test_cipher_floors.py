@@ -1,4 +1,6 @@
-"""Operations on ciphertexts are counted where they happen, without those within, and by size."""
+"""Operations on ciphertexts are counted where they happen, without those within, and by size; and what is made of the
+seconds of rounds with real ciphers and emulated ones.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import cipher_floors as bench
-from benchmarks import pages
+from benchmarks import cipher_rounds, pages
 from coterie.crypto import ckks, paillier, seal
 from coterie.crypto.ckks_parameters import named
 
@@ -74,3 +76,28 @@ def test_a_table_has_the_operations_that_take_most() -> None:
     case = {"emulated_s": 0.1, "measured_s": 9.0, "floor_s": 8.0, "operations": operations}
     line = pages.TABLES["floors"]({"floors": {"cases": {"a-b": case}}}).splitlines()[2]
     assert line == "| a, b | 0.10 | 1,000 x one, 2 ms; 1,000 x two, 2 ms; 1,000 x three, 2 ms | 8.00 | 9.00 |"
+
+
+def test_ratios_are_of_the_medians_and_only_what_is_named_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = [(1, 10), (4, 30), (2, 11), (5, 31), (9, 90), (5, 31)]
+    found = iter([cipher_rounds.Cost(*one) for one in costs])
+    asked = []
+
+    def job(*case: str) -> cipher_rounds.Cost:
+        asked.append(case)
+        return next(found)
+
+    monkeypatch.setattr(cipher_rounds, "job", job)
+    result = cipher_rounds.run(["pafed-paper"])
+    assert asked == [("pafed", "paper", crypto) for _ in range(3) for crypto in ("emulated", "real")]
+    assert result["cases"] == {
+        "pafed-paper": {
+            "emulated_round_seconds": 2,
+            "emulated_cpu_seconds": 11,
+            "real_round_seconds": 5,
+            "real_cpu_seconds": 31,
+            "round_ratio": 2.5,
+            "cpu_seconds_of_ciphers_a_round": 20 / cipher_rounds.ROUNDS,
+        }
+    }
+    assert result["met"]

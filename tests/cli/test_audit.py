@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from command import Ended
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
@@ -32,12 +33,6 @@ RUNS = {
     "ofl": ["--set", "mechanism=distributed"],
     "fedavg": [],
 }
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 def call(*words: str) -> Ended:

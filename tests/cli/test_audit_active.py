@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Ended
 from pafed_parts import small_keys
 
 from benchmarks.security.theft import thieves
 from coterie.privacy.audits.pafed import asked_most
 from coterie.runs.recorded import read_recorded
-from tests.cli.test_audit import Ended, call
+from tests.cli.test_audit import call
 
 TINY = ["--clients", "4", "--rounds", "4", "--set", "max_epochs=1", "--quiet", "--record", "--seed", "1"]
 ROBBED = ["pafed", "--model", "mlp", *TINY, "--delta", "0", "--set", "participation=1"]

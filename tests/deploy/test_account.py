@@ -1,14 +1,18 @@
-"""A party's own ledger between machines: what its process has released, in every attempt, and its scores."""
+"""A party's own ledger between machines: what its process has released, in every attempt, and its scores; and that it
+agrees with the ledger of a run in one process.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from command import Command
-from federation import planted, rig
+from every_system import CASES, TARGETS, Case, made, one_mode, parameters
+from federation import rig
 from nodes import Doom, Killed, Nodes, nodes
 
 from coterie.data.form import SampleForm
@@ -18,18 +22,17 @@ from coterie.deploy.home import Home
 from coterie.deploy.hub import HubNode
 from coterie.deploy.plan import Settings
 from coterie.deploy.store import FileStore, Kept, pack
-from coterie.dp.entries import Entries, add, ledger_of
 from coterie.dp.gaussian import noise_multiplier
-from coterie.dp.ledger import Ledger, Release
+from coterie.dp.ledger import DELTA, Entries, Ledger, Release, add, ledger_of
 from coterie.operate import authority, founding, joining
 from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import RunError
 from coterie.protocols.openings import state
 from coterie.runs import registry
 from coterie.runs.config import RunConfig
+from coterie.runs.outcome import releases
 
-ROUNDS, SIZE = 3, 24
-TARGETS = planted([0, 0, 1], SIZE)
+ROUNDS = 3
 UPDATE = Release("trained model and number of samples")
 
 
@@ -107,17 +110,57 @@ def test_a_party_that_is_killed_counts_what_it_has_sent_once(at: int) -> None:
     assert run.released()[UPDATE.what] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["dp_ftrl", "fedepc", "haccs", "own_page:SYSTEM"])
-def test_the_account_is_the_ledger_of_a_simulation(name: str) -> None:
-    """Systems whose parties keep account: by every party alone, what an observer of all reads from their states."""
-    run = Run(name, **({"noise": 1.0} if ":" in name else {}))
-    made = run.apart.made
-    ledger = registry.get(name).ledger
-    assert ledger is not None
-    everybody = ledger(made.federation)
-    assert any(everybody.values())
-    for client, own in everybody.items():
-        assert sorted(map(str, ledger_of(run.kept[client].released).releases)) == sorted(map(str, own)), client
+NOISY: list[Case] = [
+    ("ofl", "hardened", {"clusters": 2, "mechanism": "standard", "epsilon": 8.0, "private_rounds": 3}),
+    ("ofl", "paper", {"clusters": 2, "mechanism": "distributed", "epsilon": 8.0, "missing": 0}),
+    ("ofl", "paper", {"clusters": 2, "mechanism": "distributed", "noise_by": "members", "epsilon": 8.0}),
+    ("own_page:SYSTEM", "paper", {"keys": "threshold", "epsilon": 8.0}),
+    ("own_page:SYSTEM", "paper", {"noise": 1.0}),
+    ("dp_fedavg", "paper", {"epsilon": 8.0}),
+    ("fedavg", "paper", {"sample_noise": 1.0, "batch_size": 5}),
+    ("coterie", "paper", {"clusters": 1, "epsilon": 8.0}),
+]
+"""With proofs, which must agree by observer."""
+
+
+def alone(case: Case) -> dict[str, Sequence[Release]]:
+    """By client, its own account of a deployment."""
+    apart = nodes(made(case), case[0], TARGETS)
+    nodes_of: dict[str, Any] = {}
+
+    def live(name: str, rounds: int) -> None:
+        node = nodes_of[name] = apart.node(name)
+        node.account = account_of(apart.system, apart.parties[name], apart.made.config)
+        apart.drive(node, rounds)
+
+    apart.run(ROUNDS, live)
+    return {name: ledger_of(nodes_of[name].kept.released).releases for name in apart.made.common.clients}
+
+
+def together(case: Case) -> dict[str, Sequence[Release]]:
+    """The same of a run in one process, as ``result.json`` counts it."""
+    run = made(case)
+    sent: list[tuple[int, Mapping[str, Sequence[str]]]] = [(0, run.transport.meter.released)]
+    for r in range(1, ROUNDS + 1):
+        run.round(r)
+        sent.append((r, run.transport.meter.released))
+    if run.hub.finishes:
+        run.finish(ROUNDS)
+        sent.append((ROUNDS, run.transport.meter.released))
+    owns = {name: run.owns[name] for name in run.common.clients}
+    found = releases(run.system, run.config, run.common.mode, run.federation, owns, sent)
+    return {name: found.get(name, ()) for name in owns}
+
+
+@pytest.mark.parametrize("case", parameters(CASES + NOISY, lambda case: case in NOISY or one_mode(case)))
+def test_each_party_s_account_is_the_ledger_of_the_run_in_one_process(case: Case) -> None:
+    """Between machines two kinds more are counted, which these runs have not: scores, and attempts given up."""
+    accounts, ledgers = alone(case), together(case)
+    assert any(accounts.values()) == (case[0] != "local")
+    for client, own in ledgers.items():
+        assert sorted(map(str, accounts[client])) == sorted(map(str, own)), client
+        said = [Ledger(tuple(found)).statement(DELTA) for found in (accounts[client], own)]
+        assert [(one["epsilon"], one["against"]) for one in said[:1]] == [(said[1]["epsilon"], said[1]["against"])]
 
 
 def test_an_epsilon_is_that_of_all_releases_with_their_attempts() -> None:

@@ -12,6 +12,8 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,9 +23,13 @@ import pytest
 from nats_rig import PARTIES, Rig, drain
 
 from benchmarks.engines import Authority, pin, reload
-from coterie.deploy.engine import EngineError, NotAdmittedError, Tls, UndeliverableError
+from coterie.deploy.engine import OWN_RIGHTS, EngineError, NotAdmittedError, Tls, UndeliverableError
+from coterie.deploy.engines import check_apart
 from coterie.deploy.nats import NatsEngine
-from coterie.operate.nats_server import free_port
+from coterie.operate import nats_server
+from coterie.operate.doctor import _apart
+from coterie.operate.nats_server import configuration, free_port
+from coterie.protocol.errors import RunError
 
 
 @pytest.fixture(autouse=True)
@@ -380,3 +386,45 @@ def test_an_alert_that_a_changed_byte_brings_about_is_no_refusal(rig: Rig) -> No
         NatsEngine("client/5", [line.url], rig.tls["client/5"], PARTIES, connect_s=0.5)
     assert type(error.value) is EngineError
     assert line.cuts < 999
+
+
+# --- a configuration of an earlier version, in which members share an account
+
+
+def earlier(*about: Any) -> str:
+    """The configuration with all users in the account of the stream, and no question about rights."""
+    lines = configuration(*about).splitlines()
+    [at] = [number for number, line in enumerate(lines) if line.startswith("accounts: ")]
+    users = [user for one in json.loads(lines[at].removeprefix("accounts: ")).values() for user in one.get("users", ())]
+    for user in users:
+        allowed = user["permissions"]["publish"]["allow"]
+        user["permissions"]["publish"]["allow"] = [one for one in allowed if one != OWN_RIGHTS]
+    lines[at] = "accounts: " + json.dumps({"COTERIE": {"jetstream": "enabled", "users": users}})
+    return "\n".join(lines) + "\n"
+
+
+def home(rig: Rig, name: str) -> Any:
+    return SimpleNamespace(name=name, path="H", server=",".join(rig.urls), tls=rig.tls[name])
+
+
+def test_a_broker_whose_members_share_an_account_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_server, "configuration", earlier)
+    with Rig(tmp_path, ("hub", "client/1")) as made:
+        with pytest.raises(RunError, match=r"any member can delete what waits there\. Run coterie deploy server DIR"):
+            check_apart(home(made, "client/1"))
+        [found] = _apart(home(made, "client/1"), check_apart)
+        assert found.level == "problem"
+
+
+def test_the_own_configuration_keeps_members_apart(rig: Rig) -> None:
+    check_apart(home(rig, "hub"))
+    [found] = _apart(home(rig, "client/1"), check_apart)
+    assert found.level == "ok"
+
+
+def test_a_broker_that_cannot_be_asked_is_a_warning(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1"))
+    with pytest.raises(EngineError, match="no connection"):
+        check_apart(home(made, "hub"), connect_s=0.5)
+    [found] = _apart(home(made, "hub"), lambda one: check_apart(one, connect_s=0.5))
+    assert (found.level, found.text[:27]) == ("warning", "the broker cannot be asked:")

@@ -7,8 +7,7 @@ import pytest
 from coterie.crypto.roster import new_identity, sign_roster
 from coterie.deploy.packets import End, NewRun, PlanUpdate, unwrap, wrap
 from coterie.deploy.store import Kept, Numbering, begun_after, pack
-from coterie.dp.entries import add
-from coterie.dp.ledger import Release
+from coterie.dp.ledger import Release, add
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Nothing
 from coterie.protocol.randomness import Randomness

@@ -14,8 +14,8 @@ from scipy.stats import kstest
 
 import coterie.method as fl
 from coterie.devices import FLEETS, SERVER, Profile, fleet
-from coterie.devices.jetson import BOARDS
 from coterie.devices.links import FleetLinks
+from coterie.devices.profiles import BOARDS
 from coterie.devices.resources import resources
 
 PI = Profile("pi", 2e9, 1e6, 4e6, latency_s=0.1, crypto_speed=0.25, compute_watts=6.0, radio_watts=2.0)

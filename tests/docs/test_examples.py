@@ -1,4 +1,6 @@
-"""The Python of the pages runs, and prints what they say."""
+"""The Python of the pages runs, and prints what they say; every notebook is committed without outputs: ``make docs``
+executes it, and ``test_site.py`` looks at its outputs.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ import coterie
 from coterie.training.models import build
 
 DOCS = Path(__file__).parents[2] / "docs"
+NOTEBOOKS = DOCS / "notebooks"
 
 
 def page(name: str) -> tuple[str, list[str]]:
@@ -168,3 +171,27 @@ def test_the_python_of_every_page_runs_in_a_test() -> None:
     elsewhere = {"extending", "from_others", "own_system"}  # test_extending.py, rigs/own_system.py
     found = {path.stem for path in DOCS.rglob("*.md") if "```python\n" in path.read_text()}
     assert found == {name for pair in here for name in pair if name} | elsewhere
+
+
+def cells(path: Path, kind: str) -> list[str]:
+    return ["".join(one["source"]) for one in json.loads(path.read_text())["cells"] if one["cell_type"] == kind]
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_is_clean(path: Path) -> None:
+    content = json.loads(path.read_text())
+    assert (content["nbformat"], content["metadata"]["kernelspec"]["name"]) == (4, "python3")
+    assert set(content["metadata"]) == {"kernelspec", "language_info"}
+    for cell in content["cells"]:
+        assert cell["metadata"] == {}  # a tag could keep a cell from being executed
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+    assert len({cell["id"] for cell in content["cells"]}) == len(content["cells"])
+    for target in re.findall(r"\]\((?!http)([^)#]+)", "\n".join(cells(path, "markdown"))):
+        assert (NOTEBOOKS / target).exists(), target
+
+
+def test_an_own_method_has_25_lines() -> None:
+    own = cells(NOTEBOOKS / "5_your_own_method.ipynb", "code")
+    first = next(cell for cell in own if cell.startswith("%%writefile"))
+    assert len(first.splitlines()) - 1 <= 25

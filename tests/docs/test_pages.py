@@ -1,4 +1,6 @@
-"""Pages have the tables of their records and the commands that wrote them, and state the defaults of the code."""
+"""Pages have the tables of their records and the commands that wrote them, and state the defaults of the code; links
+lead somewhere, also where nobody builds the site.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +24,14 @@ from coterie.crypto import threshold as th
 from coterie.crypto import threshold_pads
 from coterie.data.schemes import kinds
 from coterie.data.synthetic import _LAWS  # the page lists the laws, which have no public list
-from coterie.devices.jetson import BOARDS
+from coterie.devices.profiles import BOARDS
 from coterie.privacy.attacks.active import KINDS
 from coterie.selection.bandit import MEMBERS, Cics
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+TEXTS = [*sorted(ROOT.glob("*.md")), *pages.pages()]
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 MARKS = sorted({(path, mark[2]) for path in pages.pages() for mark in pages.MARK.finditer(path.read_text())})
 COMPARISONS = dict(
     re.findall(
@@ -292,3 +298,36 @@ def test_the_example_of_members_is_one(tmp_path: Path) -> None:
     (tmp_path / "members.toml").write_text(text)
     system = registry.get("fedavg")
     check_members(read_members(tmp_path / "members.toml"), system, system.config(), "paper")
+
+
+# -- links between pages, and from code to pages -----------------------------------------------------------------------
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """The headings of a page, as code hosts and the site name them."""
+    heads = re.findall(r"^#+ (.+)$", FENCE.sub("", path.read_text()), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head).replace("`", "").lower() for head in heads)
+    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in plain}
+
+
+def leads_nowhere(place: Path, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    path = place.parent / name if name else place
+    return not path.exists() or bool(anchor and path.suffix == ".md" and anchor not in anchors(path))
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_the_links_of_a_page_lead_somewhere(path: Path) -> None:
+    links = re.findall(r"\]\((?!\w+:)([^)\s]+)\)", FENCE.sub("", path.read_text()))
+    assert [link for link in links if leads_nowhere(path, link)] == []
+
+
+def test_the_pages_that_code_names_are_there() -> None:
+    named = re.compile(r"\bdocs/[\w/]+\.md(?:#[\w-]+)?")
+    folders = ("src", "tests", "papers", "benchmarks")
+    every = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    files = [path for path in every if path.suffix in (".py", ".html", ".j2")]
+    found = {(path, link) for path in files for link in named.findall(path.read_text())}
+    assert len(found) > 50
+    assert [(path.name, link) for path, link in found if leads_nowhere(ROOT / "README.md", link)] == []

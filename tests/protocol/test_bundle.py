@@ -1,15 +1,18 @@
-"""Several byte strings as one: any come back, and nothing else is taken for a bundle."""
+"""What another party has sent as bytes: bundles of several strings, and arrays of words of an expected shape."""
 
 from __future__ import annotations
 
 import struct
 import tracemalloc
+from typing import Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.protocol.errors import DecodeError
+from coterie.protocol.arrays import words
+from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import bundle, split, unbundle
 
 
@@ -80,3 +83,12 @@ def test_a_table_of_lengths_takes_no_room_of_its_own() -> None:
 def test_lengths_may_not_shift_bytes_between_parts_unnoticed() -> None:
     """Two bundles with the same bytes behind other lengths are two byte strings: a signature tells them apart."""
     assert bundle([b"ab", b"c"]) != bundle([b"a", b"bc"])
+
+
+@pytest.mark.parametrize(("kind", "of"), [("<u4", np.uint32), ("<u8", np.uint64)])
+def test_words_have_the_shape_that_is_expected(kind: Literal["<u4", "<u8"], of: type) -> None:
+    sent = np.arange(6, dtype=of).reshape(2, 3)
+    np.testing.assert_array_equal(words(memoryview(sent.tobytes()), kind, 2, 3), sent)
+    for data in (b"", sent.tobytes()[:-1], sent.tobytes() + b"\0"):
+        with pytest.raises(PeerError, match=f"{len(data)} bytes where .2, 3. words were expected"):
+            words(data, kind, 2, 3)

@@ -1,4 +1,6 @@
-"""The observer against a plain loop over clients and samples."""
+"""The observer against a plain loop over clients and samples, also of mixtures of models; and the effects that train
+one.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,22 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.protocol.effects import Fit, Losses
+from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs import RunConfig, build, digests, evaluation, run
 from coterie.runs.config import resolve
 from coterie.runs.digests import models_digest
 from coterie.runs.evaluation import Evaluator, train_accuracies
 from coterie.runs.forms import priors_of
+from coterie.runs.interpreter import LocalEffects
 from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training import evaluate
 from coterie.training.evaluate import judge_many, outputs_of_many
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
+from coterie.training.solvers import Sgd
 
 MODEL = build_model("mlp_small", (6,), 4)
 RNG = np.random.default_rng(3)
@@ -405,3 +411,125 @@ def test_data_lie_where_their_bits_do_not_depend_on_the_process() -> None:
     """Numpy's memory begins at a multiple of 16 bytes, and some processors' matrix products are by multiples of 64."""
     for own in build(RunConfig("fedavg", data="digits", clients=5, public=0.1)).effects.data.values():
         assert {x.data_ptr() % 64 for x in (own.x, own.test_set.x) if len(x)} == {0}
+
+
+# -- mixtures ----------------------------------------------------------------------------------------------------------
+
+
+THETA = 3 * np.stack([MODEL.initial(seed) for seed in range(3)])  # larger, so that they disagree
+
+
+def everybody() -> dict[str, ClientModel]:
+    """Two shares of the same components, a copy of one of them, one component alone, and a single model."""
+    a, b = np.random.default_rng(4).dirichlet(np.ones(3)), np.array([0.0, 0.25, 0.75])
+    mixtures = [Mixture(a, THETA), Mixture(b, THETA), Mixture(a.copy(), THETA.copy()), Mixture(np.ones(1), THETA[2:])]
+    return dict(zip(OWN, [*mixtures, THETA[2]], strict=True))
+
+
+def test_the_scores_of_mixtures_equal_the_plain_loop() -> None:
+    mixed = everybody()
+    scores = Evaluator(MODEL, DATA).scores(mixed)
+    for i, (name, model) in enumerate(mixed.items()):
+        accuracy, loss = slow(MODEL, model, TEST)
+        assert scores.values["global_accuracy"][i] == pytest.approx(accuracy)
+        assert scores.values["global_loss"][i] == pytest.approx(loss, rel=1e-6)
+        accuracy, loss = slow(MODEL, model, TEST, OWN[name])
+        assert scores.values["local_accuracy"][i] == pytest.approx(accuracy)
+        assert scores.values["local_loss"][i] == pytest.approx(loss, rel=1e-6)
+    assert len(set(scores.values["global_loss"])) == 3
+    assert scores.values["global_loss"][0] == scores.values["global_loss"][2]
+    # a mixture of one is that one, to the bit
+    assert scores.values["global_loss"][3] == scores.values["global_loss"][4]
+
+
+def test_every_component_is_run_once_however_many_mix_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def counted(model: Model, weights: np.ndarray, *data: Any, shares: Any, **options: Any) -> Any:
+        seen.append((len(weights), len(shares)))
+        return judge_many(model, weights, *data, shares=shares, **options)
+
+    def alone(model: Model, weights: np.ndarray, *data: Any, **options: Any) -> Any:
+        seen.append((len(weights), 0))
+        return outputs_of_many(model, weights, *data, **options)
+
+    monkeypatch.setattr("coterie.runs.evaluation.judge_many", counted)
+    monkeypatch.setattr("coterie.runs.evaluation.outputs_of_many", alone)
+    Evaluator(MODEL, DATA).scores(everybody())
+    assert sorted(seen) == [(1, 0), (3, 2)]  # a mixture of one is that model; two shares of three components
+
+
+def test_the_loss_of_a_mixture_survives_tiny_probabilities() -> None:
+    """Both components are sure of another label: each gives this one e^-1000 and less, which is no double."""
+    logits = np.array([[0.0, 1000.0], [0.0, 1100.0]])
+    linear = build_model("linear", (1,), 2)
+    models = np.concatenate([np.zeros((2, 2)), logits], axis=1).astype(np.float32)
+    test = TensorSamples(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64))
+    observer = Evaluator(linear, {"client/0": ClientData(test.x, test.y, np.array([0]), test)})
+    loss = observer.scores({"client/0": Mixture(np.array([0.5, 0.5]), models)}).values["global_loss"][0]
+    assert loss == pytest.approx(1000 + np.log(2))
+
+
+def test_the_digest_tells_components_and_shares_apart() -> None:
+    a, b = np.array([0.5, 0.25, 0.25]), np.array([0.25, 0.5, 0.25])
+    whole = {
+        models_digest({"client/0": model})
+        for model in (Mixture(a, THETA), Mixture(b, THETA), Mixture(a, THETA + np.float32(1e-7)), THETA[0])
+    }
+    assert len(whole) == 4
+    assert models_digest({"client/0": Mixture(a, THETA)}) == models_digest(
+        {"client/0": Mixture(a.copy(), THETA.copy())}
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "models"),
+    [
+        ([1.0], THETA),
+        ([[0.5, 0.25, 0.25]], THETA),
+        ([1.0], THETA[0]),
+        ([0.5, 0.5, 0.5], THETA),
+        ([1.5, -0.5, 0.0], THETA),
+        ([np.nan, 0.5, 0.5], THETA),
+    ],
+)
+def test_what_is_no_mixture(weights: Any, models: Any) -> None:
+    with pytest.raises(UserError, match="mixture"):
+        Mixture(np.array(weights), models)
+
+
+def test_a_mixture_cannot_be_fine_tuned() -> None:
+    experiment = build(RunConfig("fedem", samples=300, clients=3, rounds=1, settings={"max_epochs": 1}))
+    experiment.observer.run.system = replace(experiment.system, fine_tunes=True)
+    with pytest.raises(TypeError, match="fedem says that it fine-tunes"):
+        experiment.observer.fine_tuned(1)
+
+
+def effects() -> LocalEffects:
+    parts = np.split(np.arange(57), [10, 40])
+    data = {f"client/{i}": ClientData(X[part], Y[part], part, TEST) for i, part in enumerate(parts)}
+    return LocalEffects(MODEL, data)
+
+
+def test_losses_are_of_the_own_training_samples_in_their_order() -> None:
+    runner = effects()
+    theta = THETA.copy()
+    theta.flags.writeable = False  # as decoded messages are
+    got = runner.run([("client/1", Losses(theta)), ("client/0", Losses(theta[:1]))])
+    assert [losses.shape for losses in got] == [(3, 30), (1, 10)]
+    for m in range(3):
+        for i, sample in enumerate(range(10, 40)):
+            output = MODEL.module_with(THETA[m])(X[sample : sample + 1]).detach()
+            expected = torch.nn.functional.cross_entropy(output, Y[sample : sample + 1])
+            assert got[0][m, i] == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_sample_weights_reach_the_training_of_their_own_client() -> None:
+    """A client whose weights are all zero stays where it is; its neighbour in the same batch does not."""
+    start, solver = THETA[0], Sgd(0.1, 8)
+    none, plain = Fit(start, solver, 2, 0, sample_weights=np.zeros(10, np.float32)), Fit(start, solver, 2, 0)
+    stayed, moved = effects().run([("client/0", none), ("client/1", plain)])
+    assert (stayed.weights == start).all()
+    assert np.abs(moved.weights - start).max() > 1e-3
+    with pytest.raises(UserError, match=r"sample_weights must be \(30,\)"):
+        effects().run([("client/1", replace(none))])

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +22,7 @@ from coterie.api import reproduce
 from coterie.runs import RunConfig, experiment, in_process
 from coterie.runs.config import resolve
 from coterie.runs.config_file import differences, from_text, to_toml
-from coterie.runs.worker import Worker
-from coterie.runs.workers import WorkerPool, check_workers, workers_of
+from coterie.runs.workers import Worker, WorkerPool, check_workers, workers_of
 from coterie.training.jobs import DivergedError
 
 RAY = find_spec("ray") is not None
@@ -241,7 +241,7 @@ def test_what_a_worker_cannot_be_made_for_is_told(cluster: Any) -> None:
     from coterie.runs.ray_workers import RayCluster
 
     with pytest.raises(fl.UserError, match="a worker has other data"):
-        RayCluster(None, 1, False, (to_toml(resolve(TINY)), "of another run"))
+        RayCluster(None, 1, False, partial(Worker, to_toml(resolve(TINY)), "of another run"))
     assert cluster.is_initialized()  # it was not ours to end
 
 

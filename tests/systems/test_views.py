@@ -1,23 +1,28 @@
-"""Who receives what, who is late and who is away: every system in every mode."""
+"""Who receives what, who is late and who is away, in a set-up or in rounds: every system in every mode."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
-from every_system import CASES, Case, after, made, one_mode, parameters
+from every_system import CASES, Case, after, first, made, one_mode, parameters
 from federation import Rig, Steady
 
 import coterie.method as fl
 from coterie.baselines import secagg
 from coterie.baselines.secagg import Client, SecAggConfig, Server
+from coterie.protocol.errors import RunError
 from coterie.protocol.system import Mixture
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.runs import registry
 
 ROUNDS = 4
+GONE = "client/5"
+DEALS_NONE = ("ofl", "secagg")
+KEYED = [case for case in CASES if registry.get(case[0]).encrypts(case[1]) and case[0] not in DEALS_NONE]
 
 
 def finite(run: Rig) -> bool:
@@ -78,6 +83,35 @@ def test_a_slow_client_holds_up_no_round(case: Case) -> None:
 
 
 # -- what must hold ----------------------------------------------------------------------------------------------------
+
+
+def without(name: str, case: Case, **options: Any) -> Any:
+    return made(case, links=Steady(away={(name, 0): "offline"}), **options)
+
+
+@pytest.mark.parametrize("case", parameters(CASES, one_mode))
+def test_a_quorum_of_clients_begins(case: Case) -> None:
+    """The client that was away is refused or passed over, and all others train."""
+    run = without(GONE, case, quorum=4)
+    start = run.system.models(run.federation)
+    notes = [run.round(r) for r in (1, 2)]
+    assert not [one["skipped"] for one in notes if "skipped" in one]
+    ended = run.system.models(run.federation)
+    assert any(ended[name] is not start[name] for name in run.common.clients[:-1])
+
+
+@pytest.mark.parametrize("case", parameters([case for case in KEYED if case[2].get("keys") != "threshold"], first))
+def test_without_a_quorum_the_set_up_names_who_is_missing(case: Case) -> None:
+    with pytest.raises(RunError, match=f"all clients and all servers must have keys; {GONE} have none"):
+        without(GONE, case)
+    with pytest.raises(RunError, match=f"6 clients and all servers must have keys; {GONE} have none"):
+        without(GONE, case, quorum=6)
+
+
+@pytest.mark.parametrize("name", ["csp", "key_centre"])
+def test_every_server_must_be_there(name: str) -> None:
+    with pytest.raises(RunError, match=r"csp have none|waits for 1 Granted"):
+        without(name, ("fedcaprivacy", "paper", {"clusters": 2}), quorum=4)
 
 
 @pytest.mark.parametrize("name", registry.SYSTEMS)

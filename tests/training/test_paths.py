@@ -1,15 +1,22 @@
-"""Every training path against a plain, readable PyTorch loop with torch.optim.SGD."""
+"""Every training path against a plain, readable PyTorch loop with torch.optim.SGD: trainings of all parts or of some,
+alone or beside others, and in bfloat16.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from coterie.protocol.errors import UserError
 from coterie.training.engine import fit_many
+from coterie.training.evaluate import evaluate_many
 from coterie.training.jobs import Job, batch_order
 from coterie.training.model import Model
 from coterie.training.models import build
@@ -50,11 +57,12 @@ def plain_loop(model: Model, job: Job) -> tuple[np.ndarray, float, dict[str, np.
     """What local training means, written as a text book would, in float64 so that it is the better number."""
     solver = job.solver
     module = model.module_with(job.weights).double().train()
+    for name, p in module.named_parameters():
+        p.requires_grad_(not job.only or name in job.only)
     start = [p.detach().clone() for p in module.parameters()]
     state = {name: list(model.unflatten(v).values()) for name, v in job.state.items()}
-    optimizer = torch.optim.SGD(
-        module.parameters(), lr=solver.lr, momentum=solver.momentum, weight_decay=solver.weight_decay
-    )
+    moving = [p for p in module.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(moving, solver.lr, solver.momentum, weight_decay=solver.weight_decay)
     losses, steps = [], 0
     for epoch in range(job.epochs):
         order = batch_order(job.seed, epoch, len(job.x))
@@ -276,6 +284,76 @@ def test_a_loss_of_ones_own() -> None:
     assert fitted.loss == pytest.approx((residual**2).mean(), rel=1e-5)
 
 
+# -- trainings of some parts of a model
+
+
+WHOLE = Model(mlp, (F,))
+HEAD, BODY = WHOLE.spec.head, WHOLE.spec.without(WHOLE.spec.head).names
+
+
+def partly(*only: tuple[str, ...], solver: Solver = SOLVERS["proximal_momentum"]) -> list[Job]:
+    return [replace(one, only=parts) for one, parts in zip(make_jobs(WHOLE, solver), only, strict=False)]
+
+
+def test_the_head_is_the_output_layer() -> None:
+    assert HEAD == ("4.weight", "4.bias")
+    assert BODY == ("0.weight", "0.bias", "2.weight", "2.bias")
+    square = Model(lambda: nn.Sequential(nn.Linear(F, CLASSES), nn.ReLU(), nn.Linear(CLASSES, CLASSES)), (F,))
+    assert square.spec.head == ("2.weight", "2.bias")
+    assert replace(square.spec, outputs=3).head == ()
+
+
+@pytest.mark.parametrize("path", ["dense", "vmap", "loop"])
+@pytest.mark.parametrize("only", [HEAD, BODY, ("2.bias",)], ids=str)
+def test_only_these_parts_are_trained(path: str, only: tuple[str, ...]) -> None:
+    jobs = partly(only, only, only)
+    still = ~WHOLE.spec.of(only)
+    for one, found in zip(jobs, fit_many(WHOLE, jobs, path=path), strict=True):
+        np.testing.assert_array_equal(found.weights[still], one.weights[still])
+        np.testing.assert_allclose(found.weights, plain_loop(WHOLE, one)[0], atol=1e-5)
+        assert np.abs(found.weights - one.weights)[~still].max() > 1e-4
+
+
+def test_jobs_of_other_parts_are_trained_side_by_side() -> None:
+    jobs = partly(HEAD, BODY, HEAD)
+    alone = [fit_many(WHOLE, [one])[0].weights for one in jobs]
+    for found, expected in zip(fit_many(WHOLE, jobs), alone, strict=True):
+        np.testing.assert_allclose(found.weights, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("only", [("nothing",), (*HEAD, "nothing")])
+def test_parts_that_there_are_not_are_refused(only: tuple[str, ...]) -> None:
+    with pytest.raises(
+        UserError, match=r"job 0: only=.* names no part to train, or an unknown one; there are 0\.weight"
+    ):
+        fit_many(WHOLE, partly(only))
+
+
+def test_a_private_training_of_some_parts_is_refused() -> None:
+    (one,) = partly(HEAD, solver=Sgd(0.1, 10, sample_noise=1.0))
+    with pytest.raises(UserError, match="a training of some parts has no sample_noise"):
+        fit_many(WHOLE, [replace(one, secret=bytes(32))])
+
+
+# -- bits and precision
+
+
+@pytest.mark.parametrize(("model", "batch"), [("mlp", 50), ("linear", 20), ("mlp_small", 300)])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_job_gives_the_same_bits_whoever_trains_beside_it(model: str, batch: int, momentum: float) -> None:
+    """In one process with all others, alone, or at a worker."""
+    made, solver = build(model, (64,), 10), Sgd(0.1, batch, momentum)
+    sizes = np.random.default_rng(3).integers(3, 140, 13).tolist() if batch <= 256 else [40] * 13
+    generator = torch.Generator().manual_seed(0)
+    data = [(torch.randn(n, 64, generator=generator), torch.randint(0, 10, (n,), generator=generator)) for n in sizes]
+    jobs = [Job(made.initial(0), solver, 1 + i % 3, i, x, y) for i, (x, y) in enumerate(data)]
+    together = fit_many(made, jobs)
+    for width in (1, 2, 3, 5, 8):
+        parts = [fit_many(made, jobs[start : start + width]) for start in range(0, len(jobs), width)]
+        for i, alone in enumerate(chain.from_iterable(parts)):
+            np.testing.assert_array_equal(alone.weights, together[i].weights, err_msg=f"job {i}, {width} together")
+
+
 class TestBf16:
     """bfloat16 products, float32 masters."""
 
@@ -303,3 +381,32 @@ class TestBf16:
         for path in ("loop", "vmap"):
             (fitted,) = fit_many(model, [job], path=path, precision="bf16")
             assert fitted.weights[0] - 1 == pytest.approx(40 * 2e-4 * 0.5, rel=0.02)
+
+
+@pytest.mark.long
+@pytest.mark.real_data
+def test_bf16_is_within_a_point_after_ten_rounds_on_fashion_mnist() -> None:
+    """Takes minutes."""
+    folder = os.environ.get("COTERIE_DATA")
+    path = Path(folder or "") / "fashion_mnist.npz"
+    if folder is None or not path.exists():
+        pytest.skip("needs fashion_mnist.npz in the folder COTERIE_DATA")
+    with np.load(path) as data:
+        x, x_test = (
+            ((data[key].reshape(-1, 1, 28, 28) / np.float32(255)) - np.float32(0.286)) / np.float32(0.353)
+            for key in ("x_train", "x_test")
+        )
+        y, y_test = (torch.from_numpy(data[key].reshape(-1).astype(np.int64)) for key in ("y_train", "y_test"))
+    model = build("cnn", (1, 28, 28), 10)
+    clients = np.random.default_rng(0).permutation(len(x)).reshape(100, 600)[:10]
+    shares = [(torch.from_numpy(x[rows]), y[rows]) for rows in clients]
+    accuracy = {}
+    for precision in ("fp32", "bf16"):
+        weights = model.initial(0)
+        for r in range(10):
+            jobs = [Job(weights, Sgd(0.05, 50), 2, 1000 * r + i, *share) for i, share in enumerate(shares)]
+            weights = np.mean([f.weights for f in fit_many(model, jobs, precision=precision)], axis=0, dtype=np.float32)
+        (result,) = evaluate_many(model, weights[None], torch.from_numpy(x_test), y_test)
+        accuracy[precision] = result.accuracy
+    assert accuracy["fp32"] > 0.75
+    assert abs(accuracy["fp32"] - accuracy["bf16"]) < 0.01, accuracy

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.dp.entries import Entries, add, ledger_of
-from coterie.dp.ledger import DELTA, Release
+from coterie.dp.ledger import DELTA, Entries, Release, add, ledger_of
 from coterie.protocol.party import Party
 from coterie.protocol.system import Federation, System
 from coterie.protocols.local_training import told

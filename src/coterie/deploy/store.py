@@ -9,7 +9,7 @@ import msgspec
 
 from coterie.deploy.engine import OutgoingPacket
 from coterie.deploy.packets import CarriedNumbers, Era, Letter
-from coterie.dp.entries import Entries
+from coterie.dp.ledger import Entries
 from coterie.protocol import state
 from coterie.protocol.party import Party
 from coterie.record.files import FILE_MODE, atomic_write, opened, reading

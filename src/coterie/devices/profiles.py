@@ -9,7 +9,7 @@ alone.
 
 ``paper``      FedCAPrivacy, section VI: d uniform in [0.2, 1] a client is its share of compute and bandwidth, and of
                the local epochs E_i = d * E_m, so that all clients train for the same time
-``jetson``     OFL's testbed (``devices/jetson.py``)
+``jetson``     OFL's testbed (:class:`Board`)
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.devices.jetson import BOARDS, IDLE_WATTS, MEMORY_GIB, Board
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.options import NotNegative, Positive
 
@@ -102,27 +101,70 @@ SERVER = Profile(
 """Aggregators, helpers and key authorities: one core of the reference server for cryptography, never away."""
 
 
-def _board(name: str, board: Board) -> Tier:
-    return Tier(
-        name,
-        compute_flops_per_s=board.flops_per_s,
-        up_bytes_per_s=125e6,
-        down_bytes_per_s=125e6,
-        latency_s=SERVER.latency_s,
-        crypto_speed=board.cpu_ghz / 4.5,  # one core, beside one of a current x86 server
-        compute_watts=board.watts - IDLE_WATTS,
-        radio_watts=0.5,
-        idle_watts=IDLE_WATTS,
-        cpu_ghz=board.cpu_ghz,
-        memory_gib=MEMORY_GIB,
-    )
+_CUDA_CORES, _GPU_SHARE_OF_PEAK = 384, 0.05  # two operations a cycle each, of which small models reach 5 %
+_CPU_FLOPS_A_CYCLE = 10
+_IDLE_WATTS = 3.5
+
+
+@dataclass(frozen=True)
+class Board:
+    """A Jetson Xavier NX board in a working mode of OFL's testbed: a column of table 2 (section 6.1).
+    ``docs/resources.md`` says which numbers are the paper's. watts: of the whole board.
+    """
+
+    watts: float
+    cores: int
+    cpu_ghz: float
+    gpu_mhz: float
+
+    @property
+    def cpu_flops_per_s(self) -> float:
+        return _CPU_FLOPS_A_CYCLE * self.cores * self.cpu_ghz * 1e9
+
+    @property
+    def gpu_flops_per_s(self) -> float:
+        return _GPU_SHARE_OF_PEAK * 2 * _CUDA_CORES * self.gpu_mhz * 1e6
+
+    @property
+    def flops_per_s(self) -> float:
+        """Nominal, in training: on the CPU, then on the GPU."""
+        return 1 / (1 / self.cpu_flops_per_s + 1 / self.gpu_flops_per_s)
+
+    @property
+    def gpu_share(self) -> float:
+        """The GPU's share of the training time."""
+        return self.flops_per_s / self.gpu_flops_per_s
+
+    def tier(self, name: str) -> Tier:
+        return Tier(
+            name,
+            compute_flops_per_s=self.flops_per_s,
+            up_bytes_per_s=125e6,
+            down_bytes_per_s=125e6,
+            latency_s=SERVER.latency_s,
+            crypto_speed=self.cpu_ghz / 4.5,  # one core, beside one of a current x86 server
+            compute_watts=self.watts - _IDLE_WATTS,
+            radio_watts=0.5,
+            idle_watts=_IDLE_WATTS,
+            cpu_ghz=self.cpu_ghz,
+            memory_gib=8.0,
+        )
+
+
+BOARDS: Mapping[str, Board] = {
+    "A": Board(10, 2, 1.497, 803.25),
+    "B": Board(10, 4, 1.190, 803.25),
+    "C": Board(15, 4, 1.420, 1109.25),
+    "D": Board(20, 6, 1.420, 1109.25),
+}
+"""Table 2, by type."""
 
 
 @cache
 def _named() -> Mapping[str, tuple[Tier, ...]]:
     tables = tomllib.loads(Path(__file__).with_name("fleets.toml").read_text(encoding="utf-8"))
     fleets = {name: tuple(Tier(**tier) for tier in tiers) for name, tiers in tables.items()}
-    return {**fleets, "jetson": tuple(_board(name, board) for name, board in BOARDS.items())}
+    return {**fleets, "jetson": tuple(board.tier(name) for name, board in BOARDS.items())}
 
 
 FLEETS: tuple[str, ...] = ("uniform", "paper", "mobile", "slow_tail", "mixed", "jetson")

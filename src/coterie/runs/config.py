@@ -13,8 +13,7 @@ from coterie.data.own import CLIENT, is_path
 from coterie.data.tasks import column_of
 from coterie.devices.links import delay_law
 from coterie.runs import registry
-from coterie.runs.defaults import defaults_for
-from coterie.runs.machine import of_machine
+from coterie.runs.defaults import defaults_for, of_machine
 from coterie.runs.options import OPTIONS as OPTIONS
 from coterie.runs.options import RunConfig as RunConfig
 from coterie.runs.registry import typed_settings

@@ -6,9 +6,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch
+
+import coterie
 from coterie.protocol.errors import CoterieError, RunError, UserError
 from coterie.runs.on_data import Wanted
-from coterie.runs.worker import Worker, versions
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -20,11 +23,11 @@ _REPEATS = 3  # of a chunk whose worker has died; one that kills its worker so o
 
 
 class _Actor:
-    def __init__(self, text: str, inputs: str) -> None:
-        self._worker: Worker | None = None
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._worker: Any = None
         self._why: CoterieError | None = None
         try:
-            self._worker = Worker(text, inputs)
+            self._worker = make()
         except CoterieError as error:
             self._why = error
 
@@ -33,22 +36,25 @@ class _Actor:
         return versions()
 
     def run(self, wanted: Wanted, drifted: bool) -> list[Any]:
-        return self._made().run(wanted, drifted)
+        return list(self._made().run(wanted, drifted))
 
-    def _made(self) -> Worker:
+    def _made(self) -> Any:
         if self._why is not None:
             raise self._why
-        assert self._worker is not None
         return self._worker
 
     def process(self) -> int:
         return os.getpid()
 
 
+def versions() -> dict[str, str]:
+    return {"coterie": coterie.__version__, "torch": torch.__version__, "numpy": np.__version__}
+
+
 class RayWorker:
-    def __init__(self, make: tuple[str, str], gpu: bool) -> None:
+    def __init__(self, make: Callable[[], Any], gpu: bool) -> None:
         options = {"num_cpus": 1, "num_gpus": int(gpu), "max_restarts": -1, "max_task_retries": _REPEATS}
-        self.actor = ray.remote(_Actor).options(**options).remote(*make)
+        self.actor = ray.remote(_Actor).options(**options).remote(make)
 
     def ask(self, wanted: Wanted, drifted: bool) -> Callable[[], list[Any]]:
         coming = self.actor.run.remote(list(wanted), drifted)
@@ -74,11 +80,11 @@ def got(coming: Any) -> Any:
 
 class RayCluster:
     """address: of a cluster, or None for one on this machine.  gpu: each needs one.  count: None for one a core, or a
-    GPU.  make: arguments of ``Worker``. Raises UserError for a cluster that is unreachable or full, and for workers
+    GPU.  make: makes a worker, there. Raises UserError for a cluster that is unreachable or full, and for workers
     that differ from this process.
     """
 
-    def __init__(self, address: str | None, count: int | None, gpu: bool, make: tuple[str, str]) -> None:
+    def __init__(self, address: str | None, count: int | None, gpu: bool, make: Callable[[], Any]) -> None:
         self._ours = not ray.is_initialized()
         if self._ours:
             self._begin(address, count)

@@ -6,14 +6,22 @@ import contextlib
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Protocol
+
+import torch
 
 from coterie.protocol.effects import Fit, Losses
 from coterie.protocol.errors import UserError, to_install
 from coterie.runs.config import Resolved
-from coterie.runs.config_file import to_toml
-from coterie.runs.on_data import OnData, Wanted
+from coterie.runs.config_file import from_text, to_toml
+from coterie.runs.digests import inputs_digest
+from coterie.runs.inputs import inputs_of
+from coterie.runs.metrics import class_weights
+from coterie.runs.on_data import Here, OnData, Wanted
+from coterie.runs.own_code import own_code, with_code
 from coterie.training.workers import longest_first
 
 _FORM = re.compile(r"ray(?::([1-9][0-9]{0,4})|(://[^\s/]+:[0-9]{1,5}))?")
@@ -48,7 +56,7 @@ def workers_of(config: Resolved, inputs: str, samples: Callable[[str], int]) -> 
             address=None if found[2] is None else config.workers,
             count=None if found[1] is None else int(found[1]),
             gpu=config.accelerator.startswith("cuda"),
-            make=(to_toml(config), inputs),
+            make=partial(Worker, to_toml(config), inputs),
         )
     return WorkerPool(cluster.workers, samples, cluster.close)
 
@@ -99,3 +107,29 @@ class WorkerPool:
     def _cost(self, party: str, effect: Any) -> float:
         passes = 3 * effect.epochs if isinstance(effect, Fit) else 1
         return self._samples(party) * passes * (len(effect.weights) if isinstance(effect, Losses) else 1)
+
+
+class Worker:
+    """Its part elsewhere: the run's data and model, from its config alone.
+
+    text: the config.  inputs: of its data and code (``own_code.with_code``). Raises UserError for others here.
+    """
+
+    def __init__(self, text: str, inputs: str) -> None:
+        torch.set_num_threads(1)
+        config = replace(from_text(text), workers=None)
+        hub = next(iter(config.definition.roles(config.own, ())))
+        found = inputs_of(config, hub)
+        if with_code(inputs_digest(config, found.tasks, found.model), own_code(config)) != inputs:
+            raise UserError("a worker has other data, or other code of your own, than the run: make them the same")
+        targets = found.dataset.targets
+        weights = class_weights(config.class_weights, targets, found.dataset.classes)
+        self._givers, self._data = found.givers, found.data
+        self._here = Here(found.model, found.data, config.how, weights)
+        self._drifted = False
+
+    def run(self, wanted: Wanted, drifted: bool) -> list[Any]:
+        if drifted and not self._drifted:
+            self._data.exchange(self._givers)
+            self._drifted = True
+        return self._here.run(wanted)

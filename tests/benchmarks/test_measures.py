@@ -1,11 +1,12 @@
-"""The benchmarks measure what they say, on small vectors."""
+"""The benchmarks of ciphers and of training measure what they say, on small vectors."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from benchmarks import crypto_speed as bench
-from benchmarks import threshold_speed
+from benchmarks import threshold_speed, training_speed
 
 
 def test_a_small_run():
@@ -45,6 +46,16 @@ def test_a_small_run_of_shared_keys():
     assert max(result["errors_of_the_mean"].values()) < result["stated_error_of_the_mean"]
     assert result["megabytes"]["padded"] < 0.51 * result["megabytes"]["ciphertext"]
     assert all(result[f"{what}_over_one_key"] > 0 for what in ("shared", "padded", "joint"))
+
+
+def test_dense_models_are_trained_and_scored_in_float32_alone() -> None:
+    cores = torch.get_num_threads()
+    for found in (training_speed.mlp(2, 1), training_speed.scoring(2, 1)):
+        assert set(found["times"]) == {"loop", "loop_share", "fp32"}
+        assert set(found["samples_per_s"]) == {"loop", "fp32"}
+        assert found["fp32_over_loop"] > 0
+        assert found["max_difference_to_loop"] < 1e-4
+    assert torch.get_num_threads() == cores
 
 
 @pytest.mark.long
