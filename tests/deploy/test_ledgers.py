@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from every_system import CASES, TARGETS, Case, made, one_mode, parameters
+from every_system import CASES, TARGETS, Case, made, own_messages, parameters
 from nodes import nodes
 
 from coterie.deploy.account import account_of
@@ -59,7 +59,7 @@ def together(case: Case) -> dict[str, Sequence[Release]]:
     return {name: found.get(name, ()) for name in owns}
 
 
-@pytest.mark.parametrize("case", parameters(CASES + NOISY, lambda case: case in NOISY or one_mode(case)))
+@pytest.mark.parametrize("case", parameters(CASES + NOISY, lambda case: case in NOISY or own_messages(case)))
 def test_each_party_s_account_is_the_ledger_of_the_run_in_one_process(case: Case) -> None:
     accounts, ledgers = alone(case), together(case)
     assert any(accounts.values()) == (case[0] != "local")

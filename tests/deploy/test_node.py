@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from every_system import Case, one_mode
+from every_system import Case, own_messages
 from federation import Steady, planted, rig
 from nodes import nodes
 
@@ -18,8 +18,8 @@ TARGETS = planted([0, 0, 1, 1], SIZE)
 
 
 def quick(case: Case) -> bool:
-    """The usual settings of each system, and proofs of lengths, which go between nodes in no other quick test."""
-    return one_mode(case, CASES) or "check" in case[2]
+    """All types of messages, and proofs of lengths, which go between nodes in no other quick test."""
+    return own_messages(case, CASES) or "check" in case[2]
 
 
 @pytest.mark.parametrize("delta", [pytest.param(0.0, marks=pytest.mark.long), 0.5])

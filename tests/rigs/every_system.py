@@ -6,6 +6,7 @@ The federations are those of ``federation.rig``: six clients in two groups, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from pkgutil import iter_modules
 from typing import Any
 
@@ -102,6 +103,16 @@ def first(case: Case) -> bool:
 def one_mode(case: Case, cases: Sequence[Case] = CASES) -> bool:
     """Whether no other case of the same system stands before it, in any mode."""
     return case is next(one for one in cases if one[0] == case[0])
+
+
+def own_messages(case: Case, cases: Sequence[Case] = CASES) -> bool:
+    """Whether no other case before it has the same types of messages: most baselines send what FedAvg does."""
+    return case is next(one for one in cases if _messages(one[0]) == _messages(case[0]))
+
+
+@cache
+def _messages(name: str) -> frozenset[type]:
+    return frozenset(registry.get(name).kinds())
 
 
 def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:
