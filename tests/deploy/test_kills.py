@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -90,21 +91,23 @@ def test_any_parties_are_killed_anywhere(
 SERVERS: dict[str, Any] = {"clusters": 2, "min_cluster": 2, "fewest": 1, "noise": 0.0}
 
 
+POINTS = ("after a commit", "before a push to", "after a push to", "before it is done")
+
+
 @pytest.mark.parametrize(
-    ("server", "check"),
+    ("server", "check", "points"),
     [
-        ("hub", "norm"),
-        ("helper", "tag"),
-        pytest.param("hub", "tag", marks=pytest.mark.long),
-        pytest.param("helper", "norm", marks=pytest.mark.long),
+        ("hub", "norm", POINTS[:2]),
+        ("helper", "tag", POINTS[2:]),
+        *(pytest.param(*one, POINTS, marks=pytest.mark.long) for one in product(("hub", "helper"), ("norm", "tag"))),
     ],
 )
-def test_either_of_two_servers_is_killed_in_mid_round(server: str, check: str) -> None:
+def test_either_of_two_servers_is_killed_in_mid_round(server: str, check: str, points: Sequence[str]) -> None:
     """At work on the second round: before and after it has committed, answered and acknowledged what it was asked."""
     together = made("coterie", check=check, **SERVERS)
     together.rounds(ROUNDS)
     other = {"hub": "helper", "helper": "hub"}[server]
-    for what in ("after a commit", f"before a push to {other}", f"after a push to {other}", "before it is done"):
+    for what in (f"{point} {other}" if point.endswith("to") else point for point in points):
         apart = nodes(made("coterie", check=check, **SERVERS), "coterie", TARGETS, rehearsed=True)
         apart.dooms[server] = Doom(when=lambda node, said: node.member.numbers.round == 2 and said.startswith(what))  # noqa: B023
         apart.run(ROUNDS)

@@ -55,7 +55,11 @@ def long_uploads(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
     monkeypatch.setattr(ClientNorms, "keep", lengthened(ClientNorms.keep))
 
 
-@pytest.mark.parametrize("options", [{}, {"crypto": "real"}, {"clusters": 1}], ids=["emulated", "real", "one group"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, marks=pytest.mark.long), {"crypto": "real"}, {"clusters": 1}],
+    ids=["emulated", "real", "one group"],
+)
 def test_honest_rounds_are_those_without_the_check(options: dict[str, Any]) -> None:
     options, settings = dict(options), {}
     if "clusters" in options:
