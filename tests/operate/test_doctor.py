@@ -104,8 +104,14 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("which", ["signing", "opening", "TLS"])
+@pytest.mark.parametrize(
+    ("which", "form"),
+    [
+        pytest.param(which, form, marks=() if which == "signing" or form == "raw" else pytest.mark.long)
+        for which in ("signing", "opening", "TLS")
+        for form in FORMS
+    ],
+)
 def test_a_secret_in_another_home(study: Study, form: str, which: str) -> None:
     secret = secrets_of(read_home(study.at / "a"))[which]
     place = study.at / "b" / "state.bin"
