@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 gc.disable()  # until tests are collected: going through all their modules again and again takes a third of that time
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=20)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=12)
 settings.register_profile("exploring", deadline=None, print_blob=True, max_examples=300)
 settings.load_profile("repeatable")  # unless pytest gets --hypothesis-profile
 
