@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from federation import Rig, Steady, planted, rig
+from matrix import few
 from nodes import Doom, Nodes, digest, nodes
 
 from coterie.deploy.hub import EXCLUDED
@@ -34,12 +35,7 @@ def killed(name: str, dooms: Mapping[str, set[int]], delta: float = 0.0, **setti
 
 @pytest.mark.parametrize(
     ("party", "step"),
-    [
-        ("server", 40),
-        ("client/1", 15),
-        pytest.param("client/1", 1, marks=pytest.mark.long),
-        pytest.param("server", 1, marks=pytest.mark.long),
-    ],
+    few([("server", 40), ("client/1", 15), ("client/1", 1), ("server", 1)], [("server", 40), ("client/1", 15)]),
 )
 def test_a_party_is_killed_at_every_point_of_a_run(party: str, step: int) -> None:
     """Before and after every commit, push and acknowledgement."""

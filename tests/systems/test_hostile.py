@@ -53,9 +53,6 @@ TAKEN: dict[str, dict[str, str]] = {
 QUICK = ("fedavg", "secagg", "fedcaprivacy", "pafed")
 """Systems whose bytes are spoilt in every run of the tests; all others' in the long ones."""
 
-MANY = ("coterie", "ofl")
-"""Systems with so many kinds of messages that the loss of each is tried in the long tests."""
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -191,7 +188,8 @@ def test_bytes_that_are_no_message_are_refused_where_they_arrive(case: Case) -> 
         assert run is None or finite(run)
 
 
-@pytest.mark.parametrize("case", parameters(CASES, lambda case: one_mode(case) and case[0] not in MANY))
+# Coterie and OFL have so many kinds of messages that the loss of each is tried in the long tests.
+@pytest.mark.parametrize("case", parameters(CASES, lambda case: one_mode(case) and case[0] not in ("coterie", "ofl")))
 def test_whatever_is_lost_the_run_goes_on(case: Case) -> None:
     for name, kind in kinds(case).items():
         run, noticed = spoilt(case, kind, lambda *_: [])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix import few
 from msgspec.structs import replace
 from prepared import prepared
 from tampering import flipped
@@ -57,7 +58,7 @@ def long_uploads(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [pytest.param({}, marks=pytest.mark.long), {"crypto": "real"}, {"clusters": 1}],
+    few([{}, {"crypto": "real"}, {"clusters": 1}], [{"crypto": "real"}, {"clusters": 1}]),
     ids=["emulated", "real", "one group"],
 )
 def test_honest_rounds_are_those_without_the_check(options: dict[str, Any]) -> None:
