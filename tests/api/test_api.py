@@ -227,16 +227,3 @@ def test_everything_public_is_documented_with_an_example() -> None:
         words = getattr(coterie, name).__doc__
         assert words, name
         assert ">>>" in words, name
-
-
-def test_importing_coterie_is_quick() -> None:
-    code = "import sys, coterie; assert 'run' in dir(coterie); assert not {'torch', 'numpy'} & {*sys.modules}"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_importing_the_face_for_authors_is_quick() -> None:
-    code = (
-        "import sys, coterie.method as fl; assert not {'torch', 'tenseal'} & {*sys.modules}; "
-        "assert all(hasattr(fl, name) for name in fl.__all__)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from every_system import BASELINES, CASES, Case, after
+from every_system import BASELINES, CASES, Case, after, own_messages, parameters
 from federation import Rig, misbehaving
 
 from coterie.protocol.errors import UserError
@@ -43,7 +43,7 @@ def models(run: Rig) -> bytes:
     return bytes(held.weights.tobytes() if hasattr(held, "weights") else b"") + bytes(getattr(held, "models", b""))
 
 
-@EVERY
+@pytest.mark.parametrize("case", parameters(TRAINED, lambda case: own_messages(case, TRAINED)))
 def test_an_update_that_does_not_fit_counts_as_none(case: Case) -> None:
     without = after(case)
     without.links.away = {("client/2", 1): "offline"}

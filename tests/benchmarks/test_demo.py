@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import re
+from functools import cache
 
 import pytest
 
 from benchmarks import demo
 
 RECORD = json.loads(demo.RECORD.read_text())
+drawn = cache(lambda: dict(demo.pictures(RECORD)))
 
 
 def cells(table: str) -> list[list[str]]:
@@ -50,7 +52,7 @@ def test_the_first_table_has_five_columns() -> None:
 
 @pytest.mark.parametrize("end", demo.PICTURES)
 def test_a_picture_names_every_method_and_begins_with_the_verdict(end: str) -> None:
-    figure = dict(demo.pictures(RECORD))[end]
+    figure = drawn()[end]
     words = " ".join(text.get_text() for axis in figure.axes for text in axis.texts)
     assert "One seed shows nothing" in " ".join(words.split())
     assert all(row["method"] in words for row in RECORD["rows"])
@@ -62,8 +64,8 @@ def test_a_picture_names_every_method_and_begins_with_the_verdict(end: str) -> N
     assert width == (390 if "narrow" in end else 960)
     table = [cell.get_text() for axis in figure.axes for one in axis.tables for cell in one.get_celld().values()]
     assert min(text.get_fontsize() for text in table) * 100 / 72 >= 10  # pixels of a letter, as a phone shows it
-    drawn = [text.get_window_extent() for axis in figure.axes for text in (*axis.texts, *table) if text.get_text()]
-    assert 0 <= min(one.x0 for one in drawn) <= max(one.x1 for one in drawn) <= figure.bbox.width
+    boxes = [text.get_window_extent() for axis in figure.axes for text in (*axis.texts, *table) if text.get_text()]
+    assert 0 <= min(one.x0 for one in boxes) <= max(one.x1 for one in boxes) <= figure.bbox.width
     assert (sum(figure.get_facecolor()[:3]) < 1) == end.endswith("dark")
     assert (demo.RECORD.parent / f"report{end}.png").exists()
 

@@ -23,7 +23,7 @@ def test_one_client_moves_its_group_alone_and_not_at_all_where_lengths_are_check
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(study, "ROUNDS", 1)
-    monkeypatch.setattr(study, "CLIENTS", 16)
+    monkeypatch.setattr(study, "CLIENTS", 12)
     calm = study.one(0, "tag", None, 1)
     clips, free, checked = (study.attacked(0, variant, "sign_flip:5", calm) for variant in ("clips", "tag", "norm"))
     assert (clips["same"], free["same"]) == (1.0, 1.0)

@@ -16,7 +16,7 @@ from coterie.privacy.audits.pafed import asked_most
 from coterie.runs.recorded import read_recorded
 from tests.cli.test_audit import call
 
-TINY = ["--clients", "4", "--rounds", "4", "--set", "max_epochs=1", "--quiet", "--record", "--seed", "1"]
+TINY = ["--clients", "4", "--rounds", "3", "--set", "max_epochs=1", "--quiet", "--record", "--seed", "1"]
 ROBBED = ["pafed", "--model", "mlp", *TINY, "--delta", "0", "--set", "participation=1"]
 Run = Callable[..., Path]
 

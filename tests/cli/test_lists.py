@@ -175,7 +175,7 @@ def test_what_is_imported_from_python_loads_what_it_needs_and_none_under_the_gar
         "import gc, sys\n"
         "def passes(): return sum(one['collections'] for one in gc.get_stats())\n"
         "import coterie\n"
-        "assert 'numpy' not in sys.modules\n"
+        "assert 'run' in dir(coterie) and not {'torch', 'numpy'} & {*sys.modules}\n"
         "before = passes()\n"
         "assert callable(coterie.run)\n"
         "assert gc.isenabled() and gc.get_freeze_count() == 0\n"  # a user's own garbage is collected, now or later
@@ -190,9 +190,11 @@ def test_what_is_imported_from_python_loads_what_it_needs_and_none_under_the_gar
     assert out == "LATER []\n"
 
 
-def test_the_modules_of_systems_are_looked_for_once() -> None:
+def test_the_face_for_authors_is_light_and_the_modules_of_systems_are_looked_for_once() -> None:
     code = (
-        "import pkgutil\n"
+        "import pkgutil, sys, coterie.method as fl\n"
+        "assert not {'torch', 'tenseal'} & {*sys.modules}\n"
+        "assert all(hasattr(fl, name) for name in fl.__all__)\n"
         "usual, asked = pkgutil.iter_modules, []\n"
         "pkgutil.iter_modules = lambda *paths: asked.append(paths) or usual(*paths)\n"
         "from coterie.runs.registry import PACKAGES, SYSTEMS\n"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -139,13 +140,12 @@ sys.stdin.read()
         assert parent.returncode == (-9 if kill else 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_is_the_parent_s_to_handle(workers, number):
+def test_an_interruption_is_the_parent_s_to_handle(workers):
     jobs = [(KEY, np.ones(9))] * 2
     pool.encrypt_many(jobs, processes=2)
-    for worker in workers._workers:
-        os.kill(worker.process.pid, number)
     pids = [worker.process.pid for worker in workers._workers]
+    for pid, number in product(pids, (signal.SIGINT, signal.SIGTERM)):
+        os.kill(pid, number)
     assert len(pool.encrypt_many(jobs, processes=2)) == 2
     assert [worker.process.pid for worker in workers._workers] == pids
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import die_at, kill_at
-from every_system import mark_long
 from hypothesis import given
 from hypothesis import strategies as st
+from matrix import few
 from outcomes import alike, numbers
 
 from coterie.baselines.fedavg import SYSTEM as FEDAVG
@@ -168,7 +168,7 @@ def test_a_party_keeps_its_state_and_an_altered_one_its_object() -> None:
     made.close()
 
 
-@pytest.mark.parametrize(("at", "really"), mark_long([(3, False), (3, True), (4, True)], but={(3, False)}))
+@pytest.mark.parametrize(("at", "really"), few([(3, False), (3, True), (4, True)], {(3, False)}))
 def test_a_run_that_is_killed_goes_on_with_the_same_numbers(at: int, really: bool, whole: Path, tmp_path: Path) -> None:
     """Killed in the round of the drift, before its checkpoint, and in the next one."""
     config = replace(HERE, out=str(tmp_path / "run"))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import Command
-from every_system import CASES, TARGETS, Case, made, one_mode, parameters
+from every_system import CASES, TARGETS, Case, made, own_messages, parameters
 from federation import rig
 from nodes import Doom, Killed, Nodes, nodes
 
@@ -152,7 +152,7 @@ def together(case: Case) -> dict[str, Sequence[Release]]:
     return {name: found.get(name, ()) for name in owns}
 
 
-@pytest.mark.parametrize("case", parameters(CASES + NOISY, lambda case: case in NOISY or one_mode(case)))
+@pytest.mark.parametrize("case", parameters(CASES + NOISY, lambda case: case in NOISY or own_messages(case)))
 def test_each_party_s_account_is_the_ledger_of_the_run_in_one_process(case: Case) -> None:
     """Between machines two kinds more are counted, which these runs have not: scores, and attempts given up."""
     accounts, ledgers = alone(case), together(case)

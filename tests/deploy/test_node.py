@@ -5,12 +5,14 @@ may die, at any point, and goes on from its last commit.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
-from every_system import Case, one_mode
+from every_system import Case, own_messages
 from federation import Rig, Steady, planted, rig
+from matrix import few
 from nodes import Doom, Nodes, digest, nodes
 
 from coterie.deploy.hub import EXCLUDED
@@ -36,8 +38,8 @@ def killed(name: str, dooms: Mapping[str, set[int]], delta: float = 0.0, **setti
 
 
 def quick(case: Case) -> bool:
-    """The usual settings of each system, and proofs of lengths, which go between nodes in no other quick test."""
-    return one_mode(case, CASES) or "check" in case[2]
+    """All types of messages, and proofs of lengths, which go between nodes in no other quick test."""
+    return own_messages(case, CASES) or "check" in case[2]
 
 
 @pytest.mark.parametrize("delta", [pytest.param(0.0, marks=pytest.mark.long), 0.5])
@@ -63,12 +65,7 @@ def test_a_rehearsal_gives_the_models_of_one_process(
 
 @pytest.mark.parametrize(
     ("party", "step"),
-    [
-        ("server", 40),
-        ("client/1", 15),
-        pytest.param("client/1", 1, marks=pytest.mark.long),
-        pytest.param("server", 1, marks=pytest.mark.long),
-    ],
+    few([("server", 40), ("client/1", 15), ("client/1", 1), ("server", 1)], [("server", 40), ("client/1", 15)]),
 )
 def test_a_party_is_killed_at_every_point_of_a_run(party: str, step: int) -> None:
     """Before and after every commit, push and acknowledgement."""
@@ -120,21 +117,23 @@ def test_any_parties_are_killed_anywhere(
 SERVERS: dict[str, Any] = {"clusters": 2, "min_cluster": 2, "fewest": 1, "noise": 0.0}
 
 
+POINTS = ("after a commit", "before a push to", "after a push to", "before it is done")
+
+
 @pytest.mark.parametrize(
-    ("server", "check"),
+    ("server", "check", "points"),
     [
-        ("hub", "norm"),
-        ("helper", "tag"),
-        pytest.param("hub", "tag", marks=pytest.mark.long),
-        pytest.param("helper", "norm", marks=pytest.mark.long),
+        ("hub", "norm", POINTS[:2]),
+        ("helper", "tag", POINTS[2:]),
+        *(pytest.param(*one, POINTS, marks=pytest.mark.long) for one in product(("hub", "helper"), ("norm", "tag"))),
     ],
 )
-def test_either_of_two_servers_is_killed_in_mid_round(server: str, check: str) -> None:
+def test_either_of_two_servers_is_killed_in_mid_round(server: str, check: str, points: Sequence[str]) -> None:
     """At work on the second round: before and after it has committed, answered and acknowledged what it was asked."""
     together = made("coterie", check=check, **SERVERS)
     together.rounds(ROUNDS)
     other = {"hub": "helper", "helper": "hub"}[server]
-    for what in ("after a commit", f"before a push to {other}", f"after a push to {other}", "before it is done"):
+    for what in (f"{point} {other}" if point.endswith("to") else point for point in points):
         apart = nodes(made("coterie", check=check, **SERVERS), "coterie", TARGETS, rehearsed=True)
         apart.dooms[server] = Doom(when=lambda node, said: node.member.numbers.round == 2 and said.startswith(what))  # noqa: B023
         apart.run(ROUNDS)

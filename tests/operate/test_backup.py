@@ -232,7 +232,7 @@ def test_a_deployment_whose_hub_lost_its_disk_goes_on(tmp_path: Path) -> None:
             if done >= 2 and not file.exists():
                 done_at["backup"] = done
                 back_up(folder.path, file)
-            elif file.exists() and not new.exists() and done >= done_at["backup"] + 15:
+            elif file.exists() and not new.exists() and done >= done_at["backup"] + 8:
                 done_at["kill"] = done
                 pid = read_status(folder.run).pid
                 os.kill(pid, signal.SIGKILL)
@@ -243,7 +243,7 @@ def test_a_deployment_whose_hub_lost_its_disk_goes_on(tmp_path: Path) -> None:
                 for name in ("hub", "run"):
                     shutil.rmtree(folder.path / name)
                     (new / name).rename(folder.path / name)
-            elif "end" not in done_at and "kill" in done_at and done >= done_at["kill"] + 15:
+            elif "end" not in done_at and "kill" in done_at and done >= done_at["kill"] + 5:
                 done_at["end"] = done
                 abort(folder.path)
 

@@ -15,6 +15,7 @@ import pytest
 from deployments import CLIENTS, NOW_S, Study, members
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from matrix import few
 from tampering import flipped
 
 from coterie.crypto.certificates import DAY_S, scalar
@@ -104,7 +105,7 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", few(FORMS, ["raw", "base64 after one byte"]))
 @pytest.mark.parametrize("which", ["signing", "opening", "TLS"])
 def test_a_secret_in_another_home(study: Study, form: str, which: str) -> None:
     secret = secrets_of(read_home(study.at / "a"))[which]

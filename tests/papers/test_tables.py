@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_system import mark_long
+from matrix import few
 from studies import curve, rows, tiny
 
 from coterie.protocol.errors import UserError
@@ -140,9 +140,7 @@ DRAWN = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("item", "cell", "settings"), mark_long(DRAWN, but=DRAWN[:2]), ids=[f"{a}-{b}" for a, b, _ in DRAWN]
-)
+@pytest.mark.parametrize(("item", "cell", "settings"), few(DRAWN, DRAWN[:2]), ids=[f"{a}-{b}" for a, b, _ in DRAWN])
 def test_an_item_runs_on_digits_and_writes_its_files(
     item: str, cell: str, settings: Mapping[str, Any], tmp_path: Path
 ) -> None:

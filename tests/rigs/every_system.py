@@ -5,7 +5,8 @@ The federations are those of ``federation.rig``: six clients in two groups, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pkgutil import iter_modules
 from typing import Any
 
@@ -104,6 +105,14 @@ def one_mode(case: Case, cases: Sequence[Case] = CASES) -> bool:
     return case is next(one for one in cases if one[0] == case[0])
 
 
+def own_messages(case: Case, cases: Sequence[Case] = CASES) -> bool:
+    """Whether no other case before it has the same types of messages: most baselines send what FedAvg does."""
+    return case is next(one for one in cases if _messages(one[0]) == _messages(case[0]))
+
+
+_messages = cache(lambda name: frozenset(registry.get(name).kinds()))
+
+
 def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:
     """For ``pytest.mark.parametrize``; those that are not ``short`` are long tests."""
     return [
@@ -112,14 +121,3 @@ def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:
         )
         for case in cases
     ]
-
-
-def mark_long(values: Iterable[Any], but: Collection[Any]) -> list[Any]:
-    """For ``pytest.mark.parametrize``: all of these values, and sets of values, but some are long tests."""
-    return [one if one in but else _long(one) for one in values]
-
-
-def _long(one: Any) -> Any:
-    if isinstance(one, type(pytest.param())):
-        return pytest.param(*one.values, id=one.id, marks=pytest.mark.long)
-    return pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.long)

@@ -11,8 +11,14 @@ T = TypeVar("T")
 
 
 def few(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """For ``pytest.mark.parametrize``: all values, of which those that are not ``quick`` are long tests."""
-    return [value if value in quick else pytest.param(value, marks=pytest.mark.long) for value in values]
+    """For ``pytest.mark.parametrize``: all values, or sets of values. Those that are not ``quick`` are long tests."""
+    return [value if value in quick else _long(value) for value in values]
+
+
+def _long(value: Any) -> Any:
+    if isinstance(value, type(pytest.param())):
+        return pytest.param(*value.values, id=value.id, marks=pytest.mark.long)
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.long)
 
 
 class OnDemand(dict[str, T]):

@@ -107,7 +107,7 @@ def test_each_method_gets_its_best_candidate_and_the_budget_says_so(tuned: coter
 
 
 def test_a_candidates_loss_is_that_of_its_models_on_what_the_clients_hold_out(tmp_path: Path) -> None:
-    content = race(tmp_path, tune={"lr": [0.01, 0.1]}).content
+    content = race(tmp_path, tune={"lr": [0.01, 0.1]}, local=False).content
     path = next((tmp_path / "data").iterdir())
     config = RunConfig("fedavg", data=str(path), clients=4, rounds=2, model="linear", partition="dirichlet:0.5")
     for candidate in content["chosen"]["methods"][0]["candidates"]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_system import mark_long, model_for
+from every_system import model_for
+from matrix import few
 from report_folders import write_run
 from torch import nn
 
@@ -119,7 +120,7 @@ def test_pauses_between_rounds_cost_nothing_and_those_away_are_not_there(tmp_pat
     assert there == pytest.approx(4 * result.summary["set_up"]["virtual_seconds"] + 3 * sum(lengths))
 
 
-@pytest.mark.parametrize("name", mark_long(SYSTEMS, but={"fedavg", "fedasync", "fedcaprivacy", "oort"}))
+@pytest.mark.parametrize("name", few(SYSTEMS, {"fedavg", "fedasync", "fedcaprivacy", "oort"}))
 def test_every_system_follows_a_trace_and_counts_its_devices(name: str, tmp_path: Path) -> None:
     """client/5 is away for the first hour: no message reaches it in round 1, and all runs end."""
     (tmp_path / "trace.csv").write_text(

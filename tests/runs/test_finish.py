@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from ended import die_at, kill_at
-from every_system import mark_long
+from matrix import few
 from numpy.typing import NDArray
 from outcomes import REAL, alike, numbers, told
 
@@ -168,7 +168,7 @@ def test_a_longer_run_goes_on_from_before_it(whole: FinishedRun, tmp_path: Path)
 ENDS = [("finish", 3, False), *((at, last, True) for at in ("3", "finish") for last in (0, 3))]
 
 
-@pytest.mark.parametrize(("at", "last", "really"), mark_long(ENDS, but=ENDS[:1]))
+@pytest.mark.parametrize(("at", "last", "really"), few(ENDS, ENDS[:1]))
 def test_a_run_that_is_killed_ends_with_the_same_numbers(at: str, last: int, really: bool, tmp_path: Path) -> None:
     config = replace(HERE, out=str(tmp_path / "run"), settings={"last": last})
     kill_at(at, config, really=really)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from every_system import mark_long
+from matrix import few
 from small_graphs import communities, graph_of, save
 
 from coterie.data import load
@@ -30,7 +30,7 @@ def config(folder: Path, system: str = "fedavg", **options: object) -> RunConfig
 
 @pytest.mark.parametrize(
     "system",  # FedBN needs batch normalisation, which it does not have
-    mark_long([name for name in SYSTEMS if name != "fedbn"], but={"fedavg", "fedcaprivacy", "scaffold", "fedem"}),
+    few([name for name in SYSTEMS if name != "fedbn"], {"fedavg", "fedcaprivacy", "scaffold", "fedem"}),
 )
 def test_every_system_trains_it(system: str, folder: Path) -> None:
     experiment = build(config(folder, system))

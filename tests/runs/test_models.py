@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 from ended import interrupt
-from every_system import mark_long, model_for
+from every_system import model_for
+from matrix import few
 from numpy.typing import NDArray
 from torch import nn
 
@@ -87,7 +88,7 @@ def files(out: Path) -> dict[str, bytes]:
 SHORT = [case for case in CASES if case.id in ("fedepc-paper", "ofl-hardened-2-2", "fedem-paper")]
 
 
-@pytest.mark.parametrize(("system", "mode", "settings"), mark_long(CASES, but=SHORT))
+@pytest.mark.parametrize(("system", "mode", "settings"), few(CASES, SHORT))
 def test_every_system_s_models_predict_as_the_run_did(
     system: str, mode: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from every_system import CASES, TARGETS, Case, made, one_mode, parameters
+from every_system import CASES, TARGETS, Case, made, own_messages, parameters
 from federation import Repeatable, Rig
 
 from coterie.protocol.system import Mixture
@@ -41,7 +41,7 @@ def away(run: Rig) -> float:
     return float(np.mean(found))
 
 
-@pytest.mark.parametrize("case", parameters(CASES, one_mode))
+@pytest.mark.parametrize("case", parameters(CASES, own_messages))
 def test_no_party_needs_the_seed_of_another(case: Case) -> None:
     with patch("federation.Repeatable", OnlyMine):
         shared, own = made(case), made(case, seeds=seed_of)

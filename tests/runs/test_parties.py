@@ -189,8 +189,8 @@ def test_equal_arrays_are_one_object_again() -> None:
 
 
 def test_memory_is_flat_in_the_number_of_parties() -> None:
-    """200 parties with 0.5 MB each, asked one after the other: never more than a few at once."""
-    parties = Made(1 << 20, tuple(f"p{i}" for i in range(200))).parties
+    """100 parties with 0.5 MB each, asked one after the other: never more than a few at once."""
+    parties = Made(1 << 20, tuple(f"p{i}" for i in range(100))).parties
     tracemalloc.start()
     for i, name in enumerate(parties):
         parties[name].state.model = np.full(65_536, i, np.float64)

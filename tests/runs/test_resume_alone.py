@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import kill_after
-from every_system import mark_long
 from kept_parties import head, kept, log_of, plain
+from matrix import few
 
 from coterie.crypto.roster import entry, signing_key, verify_key
 from coterie.protocol.setup_info import Common, Own
@@ -38,7 +38,7 @@ def real(system: str, **options: Any) -> RunConfig:
     return resolve(RunConfig(name, mode=mode or "paper", settings=SYSTEMS[system], **options))
 
 
-@pytest.fixture(scope="module", params=mark_long(SYSTEMS, but={"mingledpie"}))
+@pytest.fixture(scope="module", params=few(SYSTEMS, {"mingledpie"}))
 def after_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two rounds of a system with real keys, and the folder with its checkpoint."""
     made, out = build(real(request.param)), tmp_path_factory.mktemp(request.param)
@@ -100,7 +100,7 @@ def numbers(out: Path, system: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("system", mark_long(SYSTEMS, but={"pafed"}))
+@pytest.mark.parametrize("system", few(SYSTEMS, {"pafed"}))
 def test_a_run_with_real_keys_that_is_stopped_twice_in_the_middle_goes_on(
     system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import interrupt
-from every_system import mark_long, model_for
+from every_system import model_for
 from kept_parties import head
+from matrix import few
 from outcomes import alike, numbers
 
 import coterie.method as fl
@@ -127,7 +128,7 @@ def arrays(model: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(
     "system",  # FedBN needs batch normalisation, and so images here
-    mark_long([n for n in registry.SYSTEMS if n != "fedbn"], but={"fedavg", "fedcaprivacy"}),
+    few([n for n in registry.SYSTEMS if n != "fedbn"], {"fedavg", "fedcaprivacy"}),
 )
 def test_evaluating_all_or_some_the_models_are_those_of_an_ordinary_run(system: str) -> None:
     base = replace(

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import stop_at
-from every_system import mark_long, model_for
+from every_system import model_for
+from matrix import few
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
@@ -36,7 +37,7 @@ def all_offline(made: Experiment) -> Callable[[], None]:
     return lambda: links.__dict__.pop("fate")
 
 
-@pytest.mark.parametrize(("name", "mode"), mark_long(MODES, but=QUICK))
+@pytest.mark.parametrize(("name", "mode"), few(MODES, QUICK))
 def test_a_round_without_clients_is_skipped_in_every_system(name: str, mode: str) -> None:
     """And the same round with clients is not, but where the system itself cannot move a model."""
     options: dict[str, Any] = {"mode": mode, "model": model_for(name, None), "crypto": "emulated"}

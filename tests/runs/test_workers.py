@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_system import mark_long
+from matrix import few
 
 import coterie.method as fl
 from coterie.api import reproduce
@@ -80,7 +80,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("what", mark_long(RUNS, but={"losses", "drift", "fine-tuning", "encrypted"}))
+@pytest.mark.parametrize("what", few(RUNS, {"losses", "drift", "fine-tuning", "encrypted"}))
 def test_the_models_are_those_of_one_process(what: str, pool: list[InProcess]) -> None:
     alone = models_of(RUNS[what])
     assert not pool

@@ -127,7 +127,7 @@ def law(utility: np.ndarray, k: int, epsilon1: float) -> dict[tuple[int, ...], f
     return found
 
 
-@pytest.mark.parametrize(("k", "epsilon1"), [(1, 4.0), (2, 4.0), (3, 1.0)])
+@pytest.mark.parametrize(("k", "epsilon1"), [pytest.param(1, 4.0, marks=pytest.mark.long), (2, 4.0), (3, 1.0)])
 def test_gumbel_top_k_has_the_law_of_draws_without_replacement(k: int, epsilon1: float) -> None:
     utility, draws, source = np.array([0.0, 0.2, 0.7, 1.0]), 20_000, secrets()
     seen: dict[tuple[int, ...], int] = {}

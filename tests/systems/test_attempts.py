@@ -8,7 +8,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 import pytest
-from every_system import CASES, Case, after, made, one_mode, parameters
+from every_system import CASES, Case, after, made, own_messages, parameters
 from federation import Pulled, Repeatable, Rig, on_the_wire
 from joint_parts import HOLDERS, KEY, VECTORS, held, joint, of_round, opened, opened_by, small_keys, summed
 from joint_parts import made as made_key
@@ -82,7 +82,7 @@ def again(run: Rig) -> None:
             run.federation.parties.restart(name)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("case", parameters(CASES, one_mode))
+@pytest.mark.parametrize("case", parameters(CASES, own_messages))
 def test_a_repeated_attempt_gives_the_same_models(case: Case) -> None:
     run, count = after(case), sent_in(case)
     retrying(run.transport)

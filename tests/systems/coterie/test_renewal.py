@@ -49,6 +49,7 @@ from coterie.transport.transcript import Seen
 
 SETTINGS: dict[str, Any] = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "fewest": 1, "foundings": 3}
 CAME = {"founders": 14, "newcomers": 10, "join_every": 1}
+LEFT = {"max_staleness": 1, "foundings": 2}
 RENEWED = 3  # ten come in round 2, and so groups are made anew in the next
 
 
@@ -173,7 +174,7 @@ def test_newcomers_that_wait_for_want_of_randomness_get_a_place_in_new_groups(mo
 def test_eight_that_left_are_in_no_new_group_and_get_a_place_when_they_come_back(
     away: dict[str, Collection[int]],
 ) -> None:
-    experiment = made({"max_staleness": 1, "foundings": 2})
+    experiment = made(LEFT)
     away |= dict.fromkeys(experiment.common.clients[:8], range(2, 8))
     notes = [experiment.round(r)["notes"] for r in range(1, 10)]
     assert [note.get("renewed", False) for note in notes] == [r == 4 for r in range(1, 10)]
@@ -186,7 +187,7 @@ def test_eight_that_left_are_in_no_new_group_and_get_a_place_when_they_come_back
 
 
 def test_seven_that_left_change_nothing(away: dict[str, Collection[int]]) -> None:
-    experiment = made({"max_staleness": 1})
+    experiment = made(LEFT)
     away |= dict.fromkeys(experiment.common.clients[:7], range(2, 8))
     assert not any("renewed" in experiment.round(r)["notes"] for r in range(1, 5))
     experiment.close()

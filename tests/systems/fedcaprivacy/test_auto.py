@@ -13,6 +13,7 @@ from fedcaprivacy_parts import by_models
 from federation import Pulled, Rig, Steady, on_the_wire, planted, rig
 from hypothesis import given
 from hypothesis import strategies as st
+from matrix import few
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.spectral import soft_spectral
@@ -27,11 +28,7 @@ from tests.systems.fedcaprivacy.test_twin import fixed_shuffles
 GROUPS = [0, 1, 2, 3] * 4
 TARGETS = planted(GROUPS, 40)
 NEVER = 1e9  # alpha, so that only round 1 is sure to cluster
-MODES = [
-    ("paper", {}),
-    pytest.param("hardened", {}, marks=pytest.mark.long),
-    pytest.param("hardened", {"hardening": "rotation"}, marks=pytest.mark.long),
-]
+MODES = few([("paper", {}), ("hardened", {}), ("hardened", {"hardening": "rotation"})], [("paper", {})])
 
 
 def noisy(targets: dict[str, np.ndarray]) -> Pulled:

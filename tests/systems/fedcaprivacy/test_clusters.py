@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from fedcaprivacy_parts import by_models
 from federation import Pulled, Rig, Steady, on_the_wire, planted, rig
+from matrix import few
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.spectral import soft_spectral
@@ -172,11 +173,9 @@ def shuffled_ari(mode: str, **settings: object) -> tuple[float, float]:
 
 @pytest.mark.parametrize(
     ("mode", "settings"),
-    [
-        ("paper", {}),
-        pytest.param("hardened", {"hardening": "sketch"}, marks=pytest.mark.long),
-        pytest.param("hardened", {"hardening": "rotation"}, marks=pytest.mark.long),
-    ],
+    few(
+        [("paper", {}), ("hardened", {"hardening": "sketch"}), ("hardened", {"hardening": "rotation"})], [("paper", {})]
+    ),
 )
 def test_planted_groups_are_found_and_kept(mode: str, settings: dict) -> None:
     assert shuffled_ari(mode, **settings) == (1.0, 1.0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_system import mark_long
 from federation import planted
+from matrix import few
 from ofl_parts import WHOLE, counted, ofl
 
 from coterie.dp.ledger import Ledger
@@ -104,9 +104,9 @@ def test_a_small_clip_is_judged_as_a_large_one_is() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    mark_long(
+    few(
         [{"threshold": 2}, {"renew": "shares"}, {"keys": "dealer"}, {"keys": "dealer", "threshold": 2}],
-        but=[{"threshold": 2}],
+        [{"threshold": 2}],
     ),
 )
 def test_ways_to_hold_the_key_open_the_same_mean(settings: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from federation import Pulled, rig
 from hypothesis import given
 from hypothesis import strategies as st
+from matrix import few
 from pafed_parts import EIGHT, TARGETS, clear, opened, service_key, small_keys, step, taken
 from torch import nn
 
@@ -189,11 +190,7 @@ def normalised(input_shape: Any, classes: int) -> nn.Module:
 
 @pytest.mark.parametrize(
     ("mode", "crypto"),
-    [
-        ("paper", "emulated"),
-        pytest.param("literal", "emulated", marks=pytest.mark.long),
-        pytest.param("paper", "real", marks=pytest.mark.long),
-    ],
+    few([("paper", "emulated"), ("literal", "emulated"), ("paper", "real")], [("paper", "emulated")]),
 )
 def test_a_trained_model_s_statistics_lie_among_those_that_clients_measured(mode: str, crypto: str) -> None:
     """Half of the updates late, some of them turned: variances stay positive, whatever the coefficients are."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_system import mark_long
+from matrix import few
 from pafed_parts import REALLY, TARGETS, model, opened, paf, service_key, taken
 
 from benchmarks.security import pafed as study
@@ -311,7 +311,7 @@ def test_rounds_are_read_off_the_views_as_the_aggregator_used_them() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "crypto"),
-    mark_long([("paper", "emulated"), ("literal", "emulated"), ("paper", "real")], but=[("paper", "emulated")]),
+    few([("paper", "emulated"), ("literal", "emulated"), ("paper", "real")], [("paper", "emulated")]),
 )
 def test_an_audit_of_a_run_on_digits(mode: str, crypto: str) -> None:
     """Alone the servers learn how many conflict, at most; together they read label shares off updates.
