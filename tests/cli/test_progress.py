@@ -161,7 +161,7 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.integers(1, 30))
-def test_of_several_runs_a_log_has_four_rounds_each_and_the_last(rounds: int) -> None:
+def test_of_several_runs_a_log_has_three_or_four_rounds_each_and_the_last(rounds: int) -> None:
     file = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shown, "Console", lambda **_: Console(file=file, width=150))
@@ -174,8 +174,15 @@ def test_of_several_runs_a_log_has_four_rounds_each_and_the_last(rounds: int) ->
     for method in "ab":
         own = [int(r) for name, r in told if name == method]
         assert own[-1] == rounds
-        assert len(own) <= 4
+        assert min(rounds, 3) <= len(own) <= 4
         assert own == sorted(set(own))
+
+
+def test_of_several_runs_a_log_says_where_one_stops_early(capsys: pytest.CaptureFixture[str]) -> None:
+    with show_progress(False, rounds_of_runs(["a", "b"], [0], 12)) as tell:
+        for r in range(1, 8):
+            tell("a, seed 0", line(r, local_accuracy=0.5, notes={"stopped": "no lower loss"} if r == 7 else {}))
+    assert re.findall(r"round (\d+) of 12", capsys.readouterr().err) == ["3", "6", "7"]
 
 
 # -- whole tables -----------------------------------------------------------------------------------------------------

@@ -58,6 +58,11 @@ def test_what_cannot_be_imported_is_named(path, says):
             r"No module named 'no_such_module' \(.*needs_another\.py, line 1\)",
         ),
         ("misspelt", "\n\nnet = = 1\n", r"SyntaxError: invalid syntax \(misspelt\.py, line 3\)"),
+        (
+            "makes_what_is_asked_for",
+            "def __getattr__(name):\n    return 1 / (name == '__path__')\n",
+            r"ZeroDivisionError: .*\(.*makes_what_is_asked_for\.py, line 2\)",
+        ),
     ],
 )
 def test_own_code_that_fails_is_named_with_its_line(name, code, says, tmp_path, monkeypatch):

@@ -99,6 +99,14 @@ class TestVectors:
         module = nn.Sequential(Skips(), nn.Flatten())
         assert [type(layer) for layer in pooled_first(module)[0].layers] == [nn.Conv2d, nn.ReLU, nn.MaxPool2d]
 
+    @pytest.mark.parametrize("at", [0, 1])
+    @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+    def test_layers_with_hooks_stay(self, at: int, register: str) -> None:
+        """A hook may change what a layer takes or gives, or look at it."""
+        module = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+        getattr(module[at], register)(lambda layer, *values: None)
+        assert [type(layer) for layer in pooled_first(module)] == [nn.ReLU, nn.MaxPool2d]
+
     def test_wrong_vectors(self) -> None:
         model = Model(nn.Linear(4, 3), (4,))
         with pytest.raises(UserError, match=r"must be \(15,\) float32, got \(16,\)"):

@@ -20,7 +20,7 @@ from coterie.training.evaluate import evaluate_many
 from coterie.training.jobs import Job, batch_order
 from coterie.training.model import Model
 from coterie.training.models import build
-from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, Solver
+from coterie.training.solvers import Admm, Objective, Proximal, Scaffold, Sgd, Solver
 
 F, CLASSES = 12, 5
 
@@ -245,11 +245,21 @@ def test_batch_normalisation_statistics_travel_with_the_weights() -> None:
     assert not fitted.state["control"][at].any()
 
 
-def test_a_batch_of_one_that_cannot_be_normalised_takes_the_running_statistics() -> None:
-    """11 samples in batches of 10: the second step is the gradient with the means and variances of the first."""
-    model = Model(nn.Sequential(nn.Linear(4, CLASSES), nn.BatchNorm1d(CLASSES)), (4,))
+def own_cross_entropy(network: nn.Module, start: object, x: torch.Tensor, y: torch.Tensor, settings: None) -> object:
+    return nn.functional.cross_entropy(network(x), y)
+
+
+@pytest.mark.parametrize(
+    "solver", [Sgd(0.1, 10), Objective(0.1, 10, loss=own_cross_entropy)], ids=["run's", "own loss"]
+)
+def test_a_batch_of_one_that_cannot_be_normalised_takes_the_running_statistics(solver: Sgd) -> None:
+    """11 samples in batches of 10: the second step is the gradient with the means and variances of the first, which
+    an earlier layer does not move either, though it has several values of a sample.
+    """
+    layers = nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, CLASSES), nn.BatchNorm1d(CLASSES)
+    model = Model(nn.Sequential(*layers), (1, 3, 3))
     x, y = client_data(model, 11, 0)
-    (fitted,) = fit_many(model, [Job(model.initial(0), Sgd(0.1, 10), 1, 7, x, y)])
+    (fitted,) = fit_many(model, [Job(model.initial(0), solver, 1, 7, x, y)])
     module = model.module_with(model.initial(0))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for rows in torch.from_numpy(batch_order(7, 0, 11)).split(10):
@@ -259,6 +269,35 @@ def test_a_batch_of_one_that_cannot_be_normalised_takes_the_running_statistics()
         optimizer.step()
     np.testing.assert_allclose(fitted.weights, model.flatten(module), atol=1e-6)
     assert fitted.steps == 2
+
+
+def test_a_batch_of_one_leaves_normalisation_that_a_user_has_frozen() -> None:
+    class Frozen(nn.Sequential):
+        def train(self, mode: bool = True) -> Frozen:
+            super().train(mode)[1].eval()
+            return self
+
+    model = Model(Frozen(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES)), (4,))
+    start, at = model.initial(0), model.spec.of(("1.running_mean", "1.running_var"))
+    jobs = [Job(start, Sgd(0.1, 10), 2, 7, *client_data(model, n, n)) for n in (11, 20)]
+    together = fit_many(model, jobs)
+    for one, beside in zip(jobs, together, strict=True):
+        np.testing.assert_array_equal(beside.weights[at], start[at])
+        np.testing.assert_array_equal(fit_many(model, [one])[0].weights, beside.weights)
+
+
+def test_a_loss_of_ones_own_may_use_a_part_of_the_network() -> None:
+    """ReLU and pooling change places only where nobody can tell."""
+
+    def of_a_part(network: nn.Sequential, start: object, x: torch.Tensor, y: torch.Tensor, settings: None) -> object:
+        assert [type(layer) for layer in network[:3]] == [nn.Conv2d, nn.ReLU, nn.MaxPool2d]
+        assert (network[:2](x) >= 0).all()
+        return nn.functional.cross_entropy(network(x), y)
+
+    model = Model(
+        nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 5)), (1, 5, 5)
+    )
+    fit_many(model, [Job(model.initial(0), Objective(0.1, 10, loss=of_a_part), 1, 7, *client_data(model, 9, 0))])
 
 
 def test_frozen_parameters_stay() -> None:

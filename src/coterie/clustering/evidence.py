@@ -2,9 +2,9 @@
 
 A client has, for every label c, n_c samples and the sum R_c of their whitened residuals, d = ``FEATURES`` numbers
 (``clustering/signature.py``). In a group these have one mean, normal with variance tau_k, and samples scatter about it
-with variance phi_k (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). k is 0 in d_0 directions, at most labels
-- 1, that have all differences of labels' means, as of groups that name labels otherwise, and 1 in the d_1 others. The
-log evidence of a group with N_c samples and residual sums S_ck, over that of means of 0, is
+with variance phi_k (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). k is 0 in d_0 directions, at most one
+fewer than the kept labels, that have all differences of their means, as of groups that name labels otherwise, and 1 in
+the d_1 others. The log evidence of a group with N_c samples and residual sums S_ck, over that of means of 0, is
 
     f(N, S) = sum_ck [-(d_k/2) ln(1 + t_k N_c) + (tau_k/2) |S_ck/phi_k|^2 / (1 + t_k N_c)],  t_k = tau_k / phi_k   (1)
 

@@ -40,12 +40,12 @@ def import_object(path: str, what: str) -> Any:
         raise UserError(f"{what} {path!r} cannot be imported: write it as module:ATTRIBUTE")
     try:
         found = importlib.import_module(module)
+        if hasattr(found, attribute):
+            return getattr(found, attribute)
     except Exception as error:  # whatever the module's own code raises
         raise UserError(f"{what} {path!r} cannot be imported: {_why(error, module)}") from None
-    if not hasattr(found, attribute):
-        there = suggest(attribute, [name for name in vars(found) if not name.startswith("_")])
-        raise UserError(f"{what} {path!r} cannot be imported: module {module!r} has no {attribute!r}{there}")
-    return getattr(found, attribute)
+    there = suggest(attribute, [name for name in vars(found) if not name.startswith("_")])
+    raise UserError(f"{what} {path!r} cannot be imported: module {module!r} has no {attribute!r}{there}")
 
 
 def _why(error: Exception, module: str) -> str:

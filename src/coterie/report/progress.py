@@ -164,11 +164,11 @@ def show_progress(
 
 
 def _in_lines(console: Console, pace: Pace, leading: Mapping[str, Any]) -> Tell:
-    """All rounds of one run. Of several, whose log would be long, four rounds each."""
+    """All rounds of one run. Of several, whose log would be long, at most four each, and where one stops early."""
 
     def tell(name: str, line: Mapping[str, Any]) -> None:
         words, step = _line(pace, name, line, leading), 1 if len(pace.work) == 1 else -(-pace.work[name] // 4)
-        if line["round"] % step == 0 or line["round"] == pace.work[name]:
+        if line["round"] % step == 0 or line["round"] == pace.work[name] or "stopped" in line.get("notes", {}):
             console.print(words, markup=False)
 
     return tell

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import Part
 from coterie.training.jobs import Job, Trains, pulled
-from coterie.training.model import Model, shaped
+from coterie.training.model import Model, has_hooks, shaped
 from coterie.training.private import clip_factors
 from coterie.training.solvers import Solver, is_private
 
@@ -52,7 +52,7 @@ def chain(model: Model) -> tuple[Layer, ...] | None:
     flat = len(model.input_shape) == 1
     for name, module in model.module.named_modules(remove_duplicate=False):
         kind = type(module)
-        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+        if has_hooks(module):
             return None
         if kind in (nn.Sequential, nn.Identity) or (kind is nn.Dropout and module.p == 0):
             continue

@@ -23,7 +23,10 @@ def run(
     model: Model, jobs: Mapping[int, Job], dtype: torch.dtype, device: torch.device
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
     """dtype: torch.bfloat16 casts the products (autocast); weights stay float32."""
-    module = placed(pooled_first(copy.deepcopy(model.module)), device).train()
+    module = copy.deepcopy(model.module)
+    if not any(isinstance(job.solver, Objective) for job in jobs.values()):  # which may use a part of the network alone
+        module = pooled_first(module)
+    module = placed(module, device).train()
     counters = {name: value for name, value in model.module.state_dict().items() if not value.is_floating_point()}
     for index, job in jobs.items():
         load(module, model.unflatten(job.weights) | counters)
@@ -82,20 +85,25 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
 
 def _normalised(module: nn.Module, samples: int, work: Callable[[], Any]) -> Any:
     """What ``work`` finds. A single sample that batch normalisation refuses, since its variance is 0, is normalised by
-    the running means.
+    the running means as they were.
     """
+    if samples > 1:
+        return work()
+    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.training]
+    before = [buffer.clone() for layer in layers for buffer in layer.buffers()]
     try:
         return work()
-    except ValueError:
-        normalising = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
-        if samples > 1 or not normalising:
+    except (ValueError, UserError):  # the latter from a loss of one's own
+        if not layers:
             raise
-    for layer in normalising:
+    for buffer, value in zip((buffer for layer in layers for buffer in layer.buffers()), before, strict=True):
+        buffer.copy_(value)  # layers before the one that refused have counted the sample
+    for layer in layers:
         layer.eval()
     try:
         return work()
     finally:
-        for layer in normalising:
+        for layer in layers:
             layer.train()
 
 

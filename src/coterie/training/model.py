@@ -190,15 +190,22 @@ def placed(module: nn.Module, device: torch.device) -> nn.Module:
 def pooled_first(module: nn.Module) -> nn.Module:
     """ReLU and a max pooling after it change places in an ``nn.Sequential``, and in those that are its layers.
 
-    Outputs and gradients stay the same bit for bit, and ReLU has a fraction of the work. Other modules may use a
-    part of a sequence alone, so they stay as they are.
+    Outputs and gradients stay the same bit for bit, but for the sign of a zero, and ReLU has a fraction of the work.
+    Other modules may use a part of a sequence alone, and hooks may change what a layer gives, so these stay as they
+    are.
     """
     if type(module) is nn.Sequential:
         layers = [pooled_first(layer) for layer in module]
         for at, (first, second) in enumerate(pairwise(layers)):
-            if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices:
+            moves = type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices
+            if moves and not (has_hooks(first) or has_hooks(second)):
                 module[at], module[at + 1] = second, first
     return module
+
+
+def has_hooks(module: nn.Module) -> bool:
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return any(hooks)
 
 
 def has_conv2d(module: nn.Module) -> bool:

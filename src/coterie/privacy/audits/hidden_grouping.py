@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering import evidence
+from coterie.clustering.signature import reference
 from coterie.privacy.attacks import hidden_groups, labels
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import repeated
@@ -69,7 +70,8 @@ def _read_by_planting(run: Recorded) -> AttackResult:
         label = int(np.abs(holders - len(run.clients) / 2).argmin())
         if holders[label] == len(run.clients):
             raise fl.UserError("all clients have all labels, so nothing is left to read")
-        of = evidence.spread(effect.arguments[2], effect.arguments[0])
+        kept, total, spread, _ = effect.arguments
+        of = evidence.spread(spread, reference(total, kept).kept)
         if not of.tau.any():
             raise fl.UserError("the clients' residuals do not differ, so rows say nothing: there is one group")
         return hidden_groups.planted_row(label, len(holders), of, STRENGTH)
