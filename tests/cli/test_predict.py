@@ -58,6 +58,9 @@ def test_an_exported_model_predicts_alone(cli: Command, trained: Path) -> None:
     ended = cli("export", "run", "--client", "client/1", "--out", "one.safetensors")
     assert (ended.code, ended.out) == (0, "Model of client/1 after round 2: one.safetensors\n")
     before = cli("predict", "run", "known.npz", "--client", "client/1")
+    for name in ("KNOWN.NPZ", "known"):
+        Path(name).write_bytes(Path("known.npz").read_bytes())
+        assert cli("predict", "run", name, "--client", "client/1") == before
     trained.rename("gone")
     after = cli("predict", "one.safetensors", "known.npz")
     assert after == before

@@ -234,7 +234,7 @@ def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[A
     if path.suffix in (".csv", ".parquet"):
         facts = trained.facts
         return new_samples(path, facts.columns or [*map(Column, facts.features)], facts.label_columns, facts.task)
-    if path.suffix != ".npz":
+    if path.suffix.lower() not in (".npz", ""):
         raise UserError(f"{path} is no csv, parquet or npz file: write a spreadsheet's table as csv, and arrays as npz")
     arrays = read_npz(path, check)
     return arrays["x"], arrays.get("y"), {}

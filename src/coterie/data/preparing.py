@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from math import inf, isfinite
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import msgspec
@@ -358,7 +359,7 @@ def propose(
             notes.append(Remark(f"column {name!r}", note, fault=False))
     if positive is None and len(classes) == 2 and classes != ("0", "1"):
         what = f"{classes[1]!r} is taken for the positive class, of which probabilities speak"
-        other = f"{what}: if that is {classes[0]!r}, say --positive {classes[0]}"
+        other = f"{what}: if that is {classes[0]!r}, say --positive {quote(classes[0])}"
         notes.append(Remark(f"column {labels[0]!r}", other, fault=False))
     try:
         made = Schema(labels[0], classes, tuple(columns), positive or (classes[-1] if len(classes) == 2 else None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from numpy.typing import NDArray
@@ -93,8 +94,8 @@ def of_the_frequent_class(config: Resolved, names: Sequence[str] | None, label_c
         return None
     return (
         f"average precision is of {last!r}, the last of both classes by the alphabet, and {share:.0%} of the samples: "
-        f"for that of {first!r}, write a schema (coterie prepare propose FILE ... --positive {first}), or 0 and 1 as "
-        "labels"
+        f"for that of {first!r}, write a schema (coterie prepare propose FILE ... --positive {quote(first)}), or "
+        "0 and 1 as labels"
     )
 
 
