@@ -212,13 +212,14 @@ def ofl_paired(record: Record) -> str:
     """OFL in both modes less every other method, by task."""
     found = []
     for name, ours in record["curves"].items():
-        task, _, mode = name.partition("/")
+        task, _, mode = name.rpartition("/")
         if not mode.startswith("ofl"):
             continue
         for other, curves in record["curves"].items():
-            if other.startswith(f"{task}/") and "/ofl" not in other:
+            beside, _, method = other.rpartition("/")
+            if beside == task and not method.startswith("ofl"):
                 shown = "hardened" if "@" in mode else "paper"
-                found.append([task, shown, other.partition("/")[2], *differences(ours, curves)])
+                found.append([task, shown, method, *differences(ours, curves)])
     return grid(["task", "OFL's mode", "less", *MEASURES], found)
 
 
