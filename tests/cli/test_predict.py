@@ -165,6 +165,7 @@ def test_a_table_is_predicted_by_the_names_of_its_columns(cli: Command, tmp_path
     assert cli("run", "fedavg", "--data", str(tmp_path / "clinics"), "--rounds", "2", "--out", str(run)).code == 0
     new = {
         "same.csv": "age,bmi\n1,2\n3,0\n",
+        "SAME.CSV": "age,bmi\n1,2\n3,0\n",
         "turned.csv": "bmi,age\n2,1\n0,3\n",
         "few.csv": "age\n1\n",
         "more.csv": "age,bmi,sugar\n1,2,3\n",
@@ -175,7 +176,7 @@ def test_a_table_is_predicted_by_the_names_of_its_columns(cli: Command, tmp_path
         (tmp_path / name).write_text(content)
         ended[name] = cli("predict", str(run), str(tmp_path / name), "--client", "north")
     assert ended["same.csv"].code == 0
-    assert ended["same.csv"].out == ended["turned.csv"].out == ended["labelled.csv"].out
+    assert ended["same.csv"].out == ended["turned.csv"].out == ended["labelled.csv"].out == ended["SAME.CSV"].out
     assert "Accuracy on 2 samples (may contain training samples)" in ended["labelled.csv"].err
     assert "has no column 'bmi'" in ended["few.csv"].err
     assert "There are: age" in ended["few.csv"].err

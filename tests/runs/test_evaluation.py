@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import tracemalloc
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,15 +65,19 @@ def models() -> dict[str, np.ndarray]:
     return dict(zip(OWN, (a, b, a, a.copy(), c), strict=True))
 
 
-def test_scores_equal_the_plain_loop() -> None:
-    scores = Evaluator(MODEL, DATA).scores(models())
-    for i, (name, weights) in enumerate(models().items()):
-        accuracy, loss = slow(MODEL, weights, TEST)
+def assert_plain(scores: Any, of: Mapping[str, Any]) -> None:
+    for i, (name, model) in enumerate(of.items()):
+        accuracy, loss = slow(MODEL, model, TEST)
         assert scores.values["global_accuracy"][i] == pytest.approx(accuracy)
         assert scores.values["global_loss"][i] == pytest.approx(loss, rel=1e-6)
-        accuracy, loss = slow(MODEL, weights, TEST, OWN[name])
+        accuracy, loss = slow(MODEL, model, TEST, OWN[name])
         assert scores.values["local_accuracy"][i] == pytest.approx(accuracy)
         assert scores.values["local_loss"][i] == pytest.approx(loss, rel=1e-6)
+
+
+def test_scores_equal_the_plain_loop() -> None:
+    scores = Evaluator(MODEL, DATA).scores(models())
+    assert_plain(scores, models())
     assert scores.means()["local_accuracy"] == pytest.approx(scores.values["local_accuracy"].mean())
     band = scores.bands()["local_loss"]
     values = sorted(scores.values["local_loss"])
@@ -429,13 +434,7 @@ def everybody() -> dict[str, ClientModel]:
 def test_the_scores_of_mixtures_equal_the_plain_loop() -> None:
     mixed = everybody()
     scores = Evaluator(MODEL, DATA).scores(mixed)
-    for i, (name, model) in enumerate(mixed.items()):
-        accuracy, loss = slow(MODEL, model, TEST)
-        assert scores.values["global_accuracy"][i] == pytest.approx(accuracy)
-        assert scores.values["global_loss"][i] == pytest.approx(loss, rel=1e-6)
-        accuracy, loss = slow(MODEL, model, TEST, OWN[name])
-        assert scores.values["local_accuracy"][i] == pytest.approx(accuracy)
-        assert scores.values["local_loss"][i] == pytest.approx(loss, rel=1e-6)
+    assert_plain(scores, mixed)
     assert len(set(scores.values["global_loss"])) == 3
     assert scores.values["global_loss"][0] == scores.values["global_loss"][2]
     # a mixture of one is that one, to the bit

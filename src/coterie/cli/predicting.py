@@ -231,7 +231,7 @@ def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[A
 
     if not path.is_file():
         raise UserError(f"{path} is not a file: give new samples as a csv, parquet or npz file (numpy.savez with x)")
-    if path.suffix in (".csv", ".parquet"):
+    if path.suffix.lower() in (".csv", ".parquet"):
         facts = trained.facts
         return new_samples(path, facts.columns or [*map(Column, facts.features)], facts.label_columns, facts.task)
     if path.suffix.lower() not in (".npz", ""):

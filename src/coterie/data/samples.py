@@ -81,7 +81,7 @@ class Table:
 
 def read(path: Path, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
     """The samples of one file.  prepared: for gaps or categories. Raises UserError."""
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")
         if prepared is not None:
@@ -97,9 +97,9 @@ def read_table(path: Path) -> Table:
     """The columns of a csv or parquet file. Raises UserError."""
     if path.is_dir():
         raise UserError(f"{path} is a folder: name the files in it, such as {path}/*.csv")
-    if path.suffix not in (".csv", ".parquet"):
+    if path.suffix.lower() not in (".csv", ".parquet"):
         raise UserError(f"{path} is not a table: a schema is for csv and parquet files")
-    return _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
+    return _read_csv(path) if path.suffix.lower() == ".csv" else _read_parquet(path)
 
 
 def npz_keys(arrays: Arrays, by: str | None, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
