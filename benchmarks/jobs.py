@@ -32,12 +32,18 @@ SAMPLED_S = 0.2
 """How often memory is looked at."""
 Record = Mapping[str, Any]
 OURS = "coterie"
+DATA = "mnist.npz"
 CONTENDERS = Path(__file__).with_name("contenders")
 PACKAGES: Mapping[str, Sequence[str]] = {
     "flower": ("flwr[simulation]==1.41.0", "torch==2.13.0"),
     "fedjax": ("fedjax==0.0.17", "jax==0.4.25", "jaxlib==0.4.25", "dm-haiku==0.0.12", "numpy<2", "scipy<1.13"),
+    "pfllib": (
+        *("torch==2.13.0", "torchvision==0.28.0", "numpy", "scikit-learn", "h5py", "ujson", "calmsize", "matplotlib"),
+    ),
 }
 """What each environment has. FedJAX's last release needs a jax of its time."""
+CHECKOUTS = {"pfllib": ("https://github.com/TsingZ0/PFLlib", "004a405da7c159e843d98b2a53e2114d4f859912")}
+"""Of what is no package: in the environment's folder ``source``. PFLlib's licence is the GPL: it stays outside."""
 ACCURACY = re.compile(r"accuracy (?:on all test data)?\s*([\d.]+)( %)?")
 """How a job says the accuracy of its global model. The last one counts."""
 
@@ -107,9 +113,15 @@ def ours(job: Job, folder: Path) -> list[str]:
 
 
 def script(framework: str) -> Callable[[Job, Path], list[str]]:
-    """The command of a framework's script, in its environment."""
-    python = environment(framework)
-    return lambda job, folder: [str(python), str(CONTENDERS / f"{framework}_job.py")]
+    """The command of a framework's script, in its environment. Data that a framework has in files are dealt before."""
+    words = [str(environment(framework)), str(CONTENDERS / f"{framework}_job.py")]
+
+    def command(job: Job, folder: Path) -> list[str]:
+        if framework in CHECKOUTS:
+            subprocess.run([*words, "deal"], env=job.environment(folder / DATA), check=True)
+        return words
+
+    return command
 
 
 def saved(path: Path) -> Path:
@@ -127,6 +139,10 @@ def environment(framework: str) -> Path:
     if not done.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES[framework]], check=True)
+        if framework in CHECKOUTS:
+            address, commit = CHECKOUTS[framework]
+            subprocess.run(["git", "clone", "--quiet", address, str(folder / "source")], check=True)
+            subprocess.run(["git", "-C", str(folder / "source"), "checkout", "--quiet", commit], check=True)
         done.touch()
     return python
 
@@ -181,7 +197,8 @@ def in_turns(job: Job, names: Sequence[str]) -> dict[str, list[dict[str, float]]
     for name in [*names] * REPEATS:
         with tempfile.TemporaryDirectory() as folder:
             place, command = Path(folder), ours if name == OURS else script(name)
-            found = timed(command(job, place), job.environment(saved(place / "mnist.npz")))
+            data = saved(place / DATA)
+            found = timed(command(job, place), job.environment(data))
             times[name].append(found | ({"training_s": training_s(place / "run")} if name == OURS else {}))
     return times
 
@@ -213,7 +230,7 @@ def memory() -> dict[str, Any]:
         commands = {name: ours if name == OURS else script(name) for name in job.frameworks}
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
-            surroundings = job.environment(saved(place / "mnist.npz"))
+            surroundings = job.environment(saved(place / DATA))
             peaks = {name: peak_mb(command(job, place), surroundings) for name, command in commands.items()}
         rows.append({"job": job.name, "peak_mb": peaks})
     return {"every_s": SAMPLED_S, "jobs": rows}

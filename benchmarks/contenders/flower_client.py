@@ -6,6 +6,7 @@ Tuned as its users can: data are read once a process, an epoch is shuffled by on
 import functools
 import os
 
+import network
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -14,22 +15,6 @@ from torch import nn
 
 CLIENTS, EPOCHS, BATCH, RATE = (float(os.environ[f"JOB_{name}"]) for name in ("CLIENTS", "EPOCHS", "BATCH", "RATE"))
 app = ClientApp()
-
-
-def network() -> nn.Module:
-    """The job's model."""
-    if os.environ["JOB_MODEL"] == "mlp":
-        layers = [nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 100), nn.ReLU(), nn.Linear(100, 10)]
-        return nn.Sequential(*layers)
-    convolutions = [
-        nn.Conv2d(1, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-    ]
-    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10))
 
 
 @functools.cache
@@ -43,7 +28,7 @@ def samples(split: str) -> tuple[torch.Tensor, torch.Tensor]:
 @app.train()
 def train(message, context):
     """Local SGD from the global model on this client's share."""
-    module = network()
+    module = nn.Sequential(*network.layers())
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     x, y = samples("train")
     size = len(x) // int(CLIENTS)

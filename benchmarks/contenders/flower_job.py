@@ -4,18 +4,20 @@ import os
 import sys
 
 import flower_client
+import network
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
+from torch import nn
 
 server = ServerApp()
 
 
 def score(_, arrays):
     """Accuracy of the global model on the whole test set, after every round."""
-    module = flower_client.network()
+    module = nn.Sequential(*network.layers())
     module.load_state_dict(arrays.to_torch_state_dict())
     x, y = flower_client.samples("test")
     with torch.inference_mode():
@@ -31,7 +33,7 @@ def main(grid, _):
         fraction_evaluate=0.0,
         min_available_nodes=int(flower_client.CLIENTS),
     )
-    start = ArrayRecord(flower_client.network().state_dict())
+    start = ArrayRecord(nn.Sequential(*network.layers()).state_dict())
     result = strategy.start(grid, start, num_rounds=int(os.environ["JOB_ROUNDS"]), evaluate_fn=score)
     last = result.evaluate_metrics_serverapp[int(os.environ["JOB_ROUNDS"])]
     sys.stdout.write(f"accuracy {last['accuracy']}\n")

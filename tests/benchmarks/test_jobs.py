@@ -90,20 +90,18 @@ def test_only_ours_is_measured_anew_with_its_training_and_the_others_stay(monkey
     monkeypatch.setattr(jobs, "timed", timed)
     whole = jobs.run({"date": "before"}, ["mlp-some", "cnn-some-fp32"])
     assert (
-        made
-        == [*[("coterie", "mlp-some"), ("flower", "mlp-some"), ("fedjax", "mlp-some")] * 3]
-        + [("coterie", "cnn-some-fp32")] * 3
+        made == [*[(name, "mlp-some") for name in ("coterie", *jobs.PACKAGES)] * 3] + [("coterie", "cnn-some-fp32")] * 3
     )
     assert [row["job"] for row in whole["jobs"]] == [jobs.JOBS[0].name, jobs.JOBS[3].name]
-    assert whole["jobs"][0]["over_coterie"] == {"flower": 1.0, "fedjax": 1.0}
+    assert whole["jobs"][0]["over_coterie"] == dict.fromkeys(jobs.PACKAGES, 1.0)
     made.clear()
     again = jobs.run({"date": "today"}, ["coterie", "mlp-some"], whole)
     assert made == [("coterie", "mlp-some")] * 3
     first = again["jobs"][0]
-    assert list(first["times"]) == ["coterie", "flower", "fedjax"]
-    assert first["made"] == {"coterie": {"date": "today"}, "flower": {"date": "before"}, "fedjax": {"date": "before"}}
+    assert list(first["times"]) == ["coterie", *jobs.PACKAGES]
+    assert first["made"] == {"coterie": {"date": "today"}, **{key: {"date": "before"} for key in jobs.PACKAGES}}
     assert first["over_coterie"] == {}  # not in turns
     assert {one["training_s"] for one in first["times"]["coterie"]} == {0.5}
     assert again["jobs"][1] == whole["jobs"][1]
     row = pages.TABLES["jobs"]({"jobs": again, "memory": {"jobs": []}}).splitlines()[2]
-    assert row.split(" | ")[1:6] == ["2.0", "0.5", "yes", "2.0", "2.0"]
+    assert row.split(" | ")[1:7] == ["2.0", "0.5", "yes", "2.0", "2.0", "2.0"]

@@ -159,7 +159,7 @@ def test_a_prior_takes_one_pass_a_distinct_model_over_a_hundred_samples_of_each_
 ) -> None:
     monkeypatch.setattr(evaluation, "TRAIN_SAMPLES", 0)
     x, y = X.repeat(5, 1), Y.repeat(5)
-    data = {name: replace(own, x=x[: 60 * i + 5], y=y[: 60 * i + 5]) for i, (name, own) in enumerate(DATA.items())}
+    data = {name: replace(own, inputs=x[: 60 * i + 5], y=y[: 60 * i + 5]) for i, (name, own) in enumerate(DATA.items())}
     counts = {name: np.bincount(own.y, minlength=4) for name, own in data.items()}
     found = priors_of(Evaluator(MODEL, data, seed=1), models(), counts if told else None)
     assert list(found) == [*DATA]  # a client's own counts shift nothing, so no sample speaks against them
@@ -174,7 +174,7 @@ def test_many_training_samples_are_drawn_as_many_of_each_client(many: Any) -> No
     """The stated error is that of the mean over the clients. Few are all taken."""
     data, models = many
     large = {
-        name: replace(own, x=own.test_set.x[: 600 + i], y=own.test_set.y[: 600 + i])
+        name: replace(own, inputs=own.test_set.x[: 600 + i], y=own.test_set.y[: 600 + i])
         for i, (name, own) in enumerate(data.items())
     }
     whole = trained(Evaluator(MODEL, large), models).mean()

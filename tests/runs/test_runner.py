@@ -86,7 +86,7 @@ def test_a_client_whose_training_diverges_stays_out_of_the_round(system: str) ->
 
     def spoil(name: str) -> None:
         own = made.effects.data[name]
-        made.effects.data[name] = replace(own, x=own.x * 1e30)
+        made.effects.data[name] = replace(own, inputs=own.x * 1e30)
 
     spoil("client/1")
     line = made.round(1)
@@ -104,7 +104,7 @@ def test_a_fine_tuning_that_diverges_is_named_beside_the_scores() -> None:
     made = experiment.build(replace(TINY, rounds=1, fine_tune="own_epochs"))
     made.set_up()
     own = made.effects.data["client/1"]
-    made.effects.data["client/1"] = replace(own, x=own.x * 1e30)
+    made.effects.data["client/1"] = replace(own, inputs=own.x * 1e30)
     line = made.round(1)
     assert line["untuned"] == ["client/1"]
     assert np.isfinite(line["fine_tuned_local_loss"])

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tracemalloc
+import weakref
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -25,6 +26,7 @@ from outcomes import alike, numbers
 
 import coterie.method as fl
 from coterie.crypto.roster import DerivedRoster, simulated
+from coterie.data.dataset import ALIGNED
 from coterie.protocol.names import each
 from coterie.runs import RunConfig, evaluation, experiment, holdings, load, registry, run
 from coterie.runs import parties as parties_of
@@ -321,7 +323,24 @@ def test_a_party_that_is_given_other_data_is_still_one_party() -> None:
     experiment_ = experiment.build(config(100))
     data = experiment_.effects.data
     before, (first, *_) = dict(data), data
-    data[first] = replace(data[first], x=data[first].x * 2)  # type: ignore[index]
+    data[first] = replace(data[first], inputs=data[first].x * 2)  # type: ignore[index]
     assert [*data] == [*before]
     assert len(data) == len(before)
     experiment_.close()
+
+
+@pytest.mark.parametrize("partition", ["dirichlet:0.5", "rotate:2", "permute:2+dirichlet:0.5"])
+def test_samples_of_clients_that_are_not_asked_are_let_go_of_and_made_again(partition: str) -> None:
+    """At most twice as many clients as a round asks have theirs in memory."""
+    asked = RunConfig("fedavg", data="digits", clients=20, rounds=1, partition=partition)
+    built = [experiment.build(replace(asked, settings={"participation": share})) for share in (0.1, 1.0)]
+    few, everybody = (one.effects.data for one in built)
+    seen = {name: weakref.ref(few[name].x) for name in few}
+    gc.collect()
+    assert sum(one() is not None for one in seen.values()) == 4
+    for name, own in everybody.items():
+        assert own.x is own.x
+        assert few[name].x.equal(own.x)
+        assert few[name].x.data_ptr() % ALIGNED == 0
+    for one in built:
+        one.close()

@@ -113,7 +113,7 @@ def test_a_training_that_diverges_at_a_worker_is_one_client_s(pool: list[InProce
     made.set_up()
     for one in pool:
         own = one.worker._data["client/2"]
-        one.worker._data["client/2"] = replace(own, x=own.x * 1e30)
+        one.worker._data["client/2"] = replace(own, inputs=own.x * 1e30)
     line = made.round(1)
     assert line["refused"] == {"client/Train: its training diverged: its loss or weights are no longer finite": 1}
     assert line["notes"]["participants"] == 6

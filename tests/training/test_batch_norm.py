@@ -314,7 +314,7 @@ def scaled(experiment: Experiment, factor: float) -> None:
     """Everybody's samples, training and test: the first layer's running variances grow by its square."""
     tests = {own.test_set: replace(own.test_set, x=own.test_set.x * factor) for own in experiment.effects.data.values()}
     for name, own in experiment.effects.data.items():
-        experiment.effects.data[name] = replace(own, x=own.x * factor, test_set=tests[own.test_set])
+        experiment.effects.data[name] = replace(own, inputs=own.x * factor, test_set=tests[own.test_set])
     experiment.observer.data = experiment.effects.data
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from math import ceil
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from coterie.data.catalogue import is_synthetic
 from coterie.data.dataset import ALIGNED, Dataset, Part
@@ -25,11 +27,13 @@ from coterie.runs.on_data import ClientData, TensorSamples
 
 
 def client_data(
-    split: Split, tasks: Sequence[Task], names: Sequence[str], augment: int = 0
+    split: Split, tasks: Sequence[Task], names: Sequence[str], augment: int = 0, share: float = 1.0
 ) -> tuple[dict[str, ClientData], ClientData | None]:
     """Every client's data, changed by its task, and the hub's public data, if any.
 
     augment: views of a client's subgraph (``data/neighbourhoods.py``). Raises UserError for data without such.
+    share: of the clients that a round asks. Twice as many have their training samples in memory, the last that used
+    them; the others' are normalised when asked for.
     """
     if augment and not all(isinstance(task.dataset, Nodes) for task in tasks):
         raise UserError(f"augment={augment} adds views of a graph, and has no effect without model gcn: leave it out")
@@ -37,14 +41,23 @@ def client_data(
     held_out = split.held_out or (None,) * len(names)
     found = {}
     own_tasks, of_hub = in_subgraphs(split, tasks)
-    for name, task, own_task, train, held, test in zip(
-        names, of_clients(split, tasks), own_tasks, split.train, held_out, split.test, strict=True
+
+    @lru_cache(maxsize=ceil(2 * share * len(names)))
+    def inputs(client: int) -> Tensor:
+        return inputs_of(own_tasks[client], split.train[client], "train")
+
+    for client, (name, task, own_task, train, held, test) in enumerate(
+        zip(names, of_clients(split, tasks), own_tasks, split.train, held_out, split.test, strict=True)
     ):
-        own, kept = samples_of(own_task, train, "train"), None if held is None else samples_of(own_task, held, "train")
+        kept = None if held is None else samples_of(own_task, held, "train")
         if augment:
-            views = [own, *(samples_of(view, train, "train") for view in _views(own_task, augment, split.seed, name))]
-            own = TensorSamples(torch.cat([view.x for view in views]), torch.cat([view.y for view in views]))
-        found[name] = ClientData(own.x, own.y, test, tests[task], kept)
+            views = [own_task, *_views(own_task, augment, split.seed, name)]
+            every = [samples_of(view, train, "train") for view in views]
+            x, y = torch.cat([view.x for view in every]), torch.cat([view.y for view in every])
+            found[name] = ClientData(x, y, test, tests[task], kept)
+        else:
+            y = labels_of(own_task, train, "train")
+            found[name] = ClientData(partial(inputs, client), y, test, tests[task], kept)
     return found, public_data(of_hub, split.public) if len(split.public) else None
 
 
@@ -60,10 +73,18 @@ def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
 
 
 def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> TensorSamples:
-    """Copies aligned to ``ALIGNED``, so a resumed run has the same losses."""
-    labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
+    """Copies."""
+    return TensorSamples(inputs_of(task, indices, split), labels_of(task, indices, split))
+
+
+def inputs_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Tensor:
+    """Aligned to ``ALIGNED``, so a resumed run has the same losses."""
     x = torch.from_numpy(task.inputs(indices, split))
-    return TensorSamples(x if x.data_ptr() % ALIGNED == 0 else x.clone(), torch.from_numpy(labels))
+    return x if x.data_ptr() % ALIGNED == 0 else x.clone()
+
+
+def labels_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Tensor:
+    return torch.from_numpy(task.labels(indices, split).copy())  # all are a read-only view, which torch cannot mark
 
 
 class Holdings(Mapping[str, ClientData]):
@@ -131,7 +152,8 @@ def dealt(
 
 def _dealt(config: Resolved, split: Split, tasks: Sequence[Task], hub: str) -> Holdings:
     names = Names(split.clients)
-    found, public = client_data(split, tasks, names, config.augment)
+    share = 1.0 if isinstance(tasks[0].dataset, Nodes) else config.settings.get("participation", 1.0)
+    found, public = client_data(split, tasks, names, config.augment, share)
     everybodys = [found[name] for name in names]
     others = {} if public is None else {hub: public}
     return Holdings(names, everybodys.__getitem__, lambda client: len(everybodys[client].y), others)

@@ -41,15 +41,19 @@ class TensorSamples:
 class ClientData:
     """Training samples x (n, ...) float32 and y (n,) int64, and test samples.
 
-    test_set: of its task, shared.  tests: own indices into it, or what makes them.  held_out: kept out of training, or
-    None.
+    inputs: x, or what makes it.  test_set: of its task, shared.  tests: own indices into it, or what makes them.
+    held_out: kept out of training, or None.
     """
 
-    x: Tensor
+    inputs: Tensor | Callable[[], Tensor]
     y: Tensor
     tests: NDArray[np.int64] | Callable[[], NDArray[np.int64]]
     test_set: TensorSamples
     held_out: TensorSamples | None = None
+
+    @property
+    def x(self) -> Tensor:
+        return self.inputs if isinstance(self.inputs, Tensor) else self.inputs()
 
     @cached_property
     def test(self) -> NDArray[np.int64]:

@@ -236,8 +236,8 @@ def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[
     try:
         while values:
             wants: dict[int, Any] = {}
-            for i, value in values.items():
-                call = calls[i]
+            for i in list(values):
+                call, value = calls[i], values.pop(i)  # a trained model is let go of once its message is made
                 with meter.timed(call.role, call.kind):
                     try:
                         wanted = call.work.throw(value) if isinstance(value, fl.CoterieError) else call.work.send(value)
@@ -248,8 +248,8 @@ def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[
                     results[i] = wanted
                 else:
                     wants[i] = wanted
-            got = compute([(calls[i].party, calls[i].role, effect) for i, effect in wants.items()], effects, meter)
-            values = dict(zip(wants, got, strict=True))
+            wanted_of = [(calls[i].party, calls[i].role, effect) for i, effect in wants.items()]
+            values = dict(zip(wants, compute(wanted_of, effects, meter), strict=True))
     except BaseException:
         for call in calls:
             call.work.close()
