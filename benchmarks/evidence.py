@@ -96,7 +96,8 @@ def seconds(item: Item[Any], cell: Cell, costs: Mapping[str, Mapping[str, Any]])
     known = costs.get(kind(item, cell))
     if known is None:
         return None
-    return float(known["seconds"] * ((cell.config.samples or 1) / known["samples"] if known["samples"] else 1))
+    of = known["samples"]
+    return float(known["seconds"] * ((cell.config.samples or of) / of if of else 1))
 
 
 def left(item: Item[Any], done: Done, costs: Mapping[str, Mapping[str, Any]]) -> str:
@@ -116,8 +117,8 @@ def convolves(config: RunConfig) -> bool:
     return str(resolve(config).model).startswith(("cnn", "lenet"))
 
 
-def measured(config: RunConfig) -> float:
-    """CPU seconds of the second round of a run on one core, with its evaluation."""
+def measured(config: RunConfig) -> tuple[float, int]:
+    """CPU seconds of the second round of a run on one core, with its evaluation, and its number of samples."""
     whole = config.samples or len(load(config.data, config.data_dir, download=False).y_train)
     few = min(whole, FEW) if convolves(config) else whole
     told: list[tuple[float, Mapping[str, Any]]] = []
@@ -126,11 +127,11 @@ def measured(config: RunConfig) -> float:
         one(short, Path(place), lambda _, __, line: told.append((time.process_time(), line)), "")
     (before, _), (after, line) = told
     scoring = line["observing_seconds"] / (line["seconds"] + line["observing_seconds"])
-    return float((after - before) * (scoring + (1 - scoring) * whole / few))
+    return float((after - before) * (scoring + (1 - scoring) * whole / few)), whole
 
 
-def measure(path: Path, data_dir: str | None) -> None:
-    """Time the first cell of each kind that the record lacks; a kind without data is left out."""
+def measure(path: Path, data_dir: str | None, only: Sequence[str] = ()) -> None:
+    """Time the first cell of each kind that the record lacks; a kind without data is left out. only: these kinds."""
     found = json.loads(path.read_text())["rounds"] if path.exists() else {}
     lacking = dict[str, str]()
     torch.set_num_threads(1)
@@ -140,14 +141,14 @@ def measure(path: Path, data_dir: str | None) -> None:
         kind(item, cell): (item, cell) for item in everything() for cell in item.cells[::-1] if isinstance(cell, Cell)
     }
     for name, (item, cell) in sorted(kinds.items(), key=lambda pair: convolves(pair[1][1].config)):
-        if name not in found:
+        if name not in found and (not only or name in only):
             try:
-                took = measured(replace(cell.config, data_dir=data_dir))
+                took, samples = measured(replace(cell.config, data_dir=data_dir))
             except UserError as error:
                 lacking[name] = str(error)
                 continue
-            of = {"samples": cell.config.samples, "of": f"{item.name} {cell.name}"}
-            found[name] = {"seconds": float(f"{took:.3g}"), **of}
+            of = f"{item.name} {cell.name}"
+            found[name] = {"seconds": float(f"{took:.3g}"), "samples": samples, "of": of}
             write_record(path, "python -m benchmarks.evidence docs/evidence --measure", {"rounds": found})
     sys.stderr.writelines(f"{name}: {error}\n" for name, error in lacking.items())
 
@@ -242,11 +243,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--plan", action="store_true", help="run nothing")
     parser.add_argument("--measure", action="store_true", help="time a round of each kind of run")
+    parser.add_argument("--only", metavar="KIND", action="append", default=[], help="with --measure: of these kinds")
     parser.add_argument("--most-hours", type=float, default=MOST_HOURS, help="of a run that a CPU can do")
     parser.add_argument("--data-dir")
     given = parser.parse_args(arguments)
     if given.measure:
-        measure(given.folder / COSTS.name, given.data_dir)
+        measure(given.folder / COSTS.name, given.data_dir, given.only)
         return
     plan = list(planned(given.folder, given.most_hours))
     for item, names, hours in plan:

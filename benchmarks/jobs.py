@@ -177,8 +177,7 @@ def run(made: Mapping[str, Any], only: Collection[str] = (), before: Record | No
     made: the stamp of what is measured now.  only: names of frameworks and keys of jobs; the others' rows stay as they
     are ``before``, with their own stamps.
     """
-    chosen = [job for job in JOBS if job.key in only or not {job.key for job in JOBS} & set(only)]
-    names = [name for name in (OURS, *PACKAGES) if name in only or not {OURS, *PACKAGES} & set(only)]
+    chosen, names = narrowed(only)
     rows = {row["job"]: row for row in (before or {}).get("jobs", ())}
     for job in chosen:
         now = [name for name in job.frameworks if name in names]
@@ -189,6 +188,13 @@ def run(made: Mapping[str, Any], only: Collection[str] = (), before: Record | No
         rows[job.name] = {"job": job.name, "rounds": job.rounds, "made": stamps, **figures(times, stamps)}
     kept = [rows[job.name] for job in JOBS if job.name in rows and rows[job.name]["times"]]
     return {"packages": PACKAGES, "repeats": REPEATS, "jobs": kept}
+
+
+def narrowed(only: Collection[str]) -> tuple[list[Job], list[str]]:
+    """Jobs and frameworks by their keys and names; all where it names none of a kind."""
+    keys = set(only) & {job.key for job in JOBS} or {job.key for job in JOBS}
+    names = set(only) & {OURS, *PACKAGES} or {OURS, *PACKAGES}
+    return [job for job in JOBS if job.key in keys], [name for name in (OURS, *PACKAGES) if name in names]
 
 
 def in_turns(job: Job, names: Sequence[str]) -> dict[str, list[dict[str, float]]]:
@@ -223,11 +229,12 @@ def figures(times: Mapping[str, Sequence[Mapping[str, float]]], stamps: Mapping[
     return {"medians": medians, "over_coterie": over, "times": times}
 
 
-def memory() -> dict[str, Any]:
-    """The peak of every job in MB, all of its processes together."""
-    rows = []
-    for job in JOBS:
-        commands = {name: ours if name == OURS else script(name) for name in job.frameworks}
+def memory(only: Collection[str] = ()) -> dict[str, Any]:
+    """The peak of every job in MB, all of its processes together. only: as for ``run``."""
+    rows, (chosen, frameworks) = [], narrowed(only)
+    for job in chosen:
+        names = [name for name in job.frameworks if name in frameworks]
+        commands = {name: ours if name == OURS else script(name) for name in names}
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
             surroundings = job.environment(saved(place / DATA))

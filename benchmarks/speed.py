@@ -3,7 +3,8 @@
 Training against a tuned plain PyTorch loop, packed Paillier against one ciphertext a parameter, CKKS against bare SEAL,
 a shared key against one key, rounds with real ciphers against emulated ones, whole jobs against those of other
 frameworks. Takes two hours and wants a quiet machine. With parts, only these are measured anew, and the others of the
-file stay: each part has a stamp, which says by what, when and on what it was made. ``--only`` narrows the jobs.
+file stay: each part has a stamp, which says by what, when and on what it was made. ``--only`` narrows
+jobs and memory.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("file", type=Path, help="JSON file to write")
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(MEASURES)}; all of them without it")
     narrow = {jobs.OURS, *jobs.PACKAGES, *(job.key for job in jobs.JOBS)}
-    parser.add_argument("--only", action="append", choices=sorted(narrow), help="of the part jobs; again for another")
+    parser.add_argument("--only", action="append", choices=sorted(narrow), help="of jobs and memory; again for another")
     given = parser.parse_args(arguments)
     if unknown := set(given.parts) - set(MEASURES):
         parser.error(f"unknown part {', '.join(sorted(unknown))}: there are {', '.join(MEASURES)}")
-    if given.only and given.parts != ["jobs"]:
-        parser.error("--only narrows jobs: give no other part beside it")
+    if given.only and not {"jobs", "memory"}.issuperset(given.parts or MEASURES):
+        parser.error("--only narrows jobs and memory: give no other part beside it")
     measure(given.file, given.parts, given.only or ())
 
 
@@ -68,6 +69,8 @@ def measured(name: str, made: Mapping[str, Any], only: Sequence[str], before: An
     """One part, with its stamp. Rows of jobs have one each."""
     if name == "jobs":
         return jobs.run(made, only, before)
+    if name == "memory":
+        return {"made": made, **jobs.memory(only)}
     return {"made": made, **MEASURES[name]()}
 
 

@@ -58,6 +58,22 @@ def jobs(record: Record) -> str:
     return grid([*head, *(f"{name}, s" for name in names), "peak of all processes, GB", "accuracy, %"], rows)
 
 
+def machines(record: Record) -> str:
+    """By machine, the ratios to Flower of each job, with what the processor has for products."""
+    names, rows = [row["job"] for row in record["jobs"]["jobs"]], []
+    for part in (record["jobs"], *record["elsewhere"]):
+        made, *_ = (row["made"]["coterie"] for row in part["jobs"])
+        of, ratios = made["machine"], {row["job"]: row["over_coterie"].get("flower") for row in part["jobs"]}
+        products = next(words for flag, words in PRODUCTS.items() if flag in of["vector_flags"])
+        shown = [f"{ratios[name]:.1f} x" if ratios.get(name) else "–" for name in names]
+        rows.append([of["cpu"], products, *shown, " ".join([made["date"], (made["commit"] or "")[:9]])])
+    return grid(["processor", "products", *names, "when, commit"], rows)
+
+
+PRODUCTS = {"amx_bf16": "bfloat16 by AMX", "avx512f": "float32 by AVX-512", "avx2": "float32 by AVX2"}
+"""Of a CNN, by the processor's flags: the first that it has."""
+
+
 def _beside_training(ours: Sequence[Record]) -> list[str]:
     if any("training_s" not in one for one in ours):
         return ["–", "–"]

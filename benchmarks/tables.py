@@ -503,6 +503,7 @@ TABLES: dict[str, Table] = {
     "clients": speed_tables.clients,
     "threshold-rounds": speed_tables.threshold_rounds,
     "jobs": speed_tables.jobs,
+    "machines": speed_tables.machines,
     "ciphers": speed_tables.ciphers,
     "floors": speed_tables.floors,
     "training": speed_tables.training,

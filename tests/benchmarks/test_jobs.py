@@ -105,3 +105,21 @@ def test_only_ours_is_measured_anew_with_its_training_and_the_others_stay(monkey
     assert again["jobs"][1] == whole["jobs"][1]
     row = pages.TABLES["jobs"]({"jobs": again, "memory": {"jobs": []}}).splitlines()[2]
     assert row.split(" | ")[1:7] == ["2.0", "0.5", "yes", "2.0", "2.0", "2.0"]
+
+
+def test_machines_are_told_apart_by_what_they_have_for_products() -> None:
+    def part(flags: list[str], ratio: float, **others: float) -> dict[str, object]:
+        made = {"date": "today", "commit": None, "machine": {"cpu": "a processor", "vector_flags": flags}}
+        rows = {"a job": ratio, **others}
+        return {
+            "jobs": [{"job": job, "over_coterie": {"flower": r}, "made": {"coterie": made}} for job, r in rows.items()]
+        }
+
+    elsewhere = [part(["amx_bf16", "avx2", "avx512f"], 2.0), part(["avx2", "avx512f"], 3.0, other=1.0)]
+    shown = pages.TABLES["machines"]({"jobs": part(["avx2"], 4.0), "elsewhere": elsewhere}).splitlines()
+    assert shown[0] == "| processor | products | a job | when, commit |"
+    assert [row.split(" | ")[1:3] for row in shown[2:]] == [
+        ["float32 by AVX2", "4.0 x"],
+        ["bfloat16 by AMX", "2.0 x"],
+        ["float32 by AVX-512", "3.0 x"],
+    ]

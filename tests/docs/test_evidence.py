@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,14 @@ def test_what_is_left_is_what_was_not_run_at_its_length(tmp_path: Path) -> None:
     assert done == {("a", 0): 4, ("a", 1): 10}
     assert evidence.left(item, done, costs) == "1.6 h + `x`"  # 6 + 0 + 10 rounds of a tenth of an hour
     assert evidence.left(Item("p/two", "p", (Calculation("c", float),), list), {}, costs) == "0.0 h"
+
+
+def test_a_round_takes_longer_with_more_samples_where_their_number_is_known() -> None:
+    few = Cell("a", RunConfig("fedavg", "digits", rounds=10, model="linear", samples=100))
+    item, every = Item("p/one", "p", (few,), list), replace(few, config=replace(few.config, samples=None))
+    known, unknown = ({evidence.kind(item, few): {"seconds": 10.0, "samples": samples}} for samples in (500, None))
+    assert [evidence.seconds(item, cell, known) for cell in (few, every)] == [2.0, 10.0]
+    assert [evidence.seconds(item, cell, unknown) for cell in (few, every)] == [10.0, 10.0]
 
 
 @pytest.mark.parametrize("paper", PAPERS)
