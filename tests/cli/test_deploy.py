@@ -116,6 +116,20 @@ def test_from_founding_to_a_certificate(cli: Command) -> None:
     assert "no secret of one party lies in another's home" in ended.out
 
 
+def test_more_clusters_than_clients_are_told_when_a_run_is_planned(cli: Command) -> None:
+    """As ``coterie run`` tells it: of those that are named, and in a further run of those that have joined."""
+    founded()
+    Path("run.toml").write_text('system = "ifca"\ndata = "digits"\n[settings]\nclusters = 3\n')
+    words = "--config run.toml --members members.toml --server nats://hub.example.org:4222"
+    first = cli("deploy", "init", "other", *words.split())
+    assert (first.code, "ifca has more clusters (3) than clients (2)" in " ".join(first.err.split())) == (0, True)
+    invited(cli)
+    joined(cli)
+    assert cli("deploy", "approve", "study", "hospital-a.request", "--offline").code == 0
+    further = cli("deploy", "start", "study", "--config", "run.toml", "--offline")
+    assert (further.code, "more clusters (3) than clients (1)" in " ".join(further.err.split())) == (0, True)
+
+
 def test_options_of_init_and_join(cli: Command) -> None:
     options = "--shape 30 --outputs 2 --patience 5 --grace 2 --quorum 1 --retries 0 --days 9"
     founded(*options.split(), "--scores", "local_loss", "--scores", "samples")

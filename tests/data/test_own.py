@@ -87,6 +87,24 @@ def test_a_folder_a_table_arrays_and_datasets_are_the_same_data_set(clients: Cli
     assert by_client(load(str(folder.parent / "all.npz"), own={"by": "site"})) == expected
 
 
+def test_files_of_a_folder_may_end_in_any_case(clients: Clients, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = by_client(load(str(folder)))
+    (folder / "north.csv").rename(folder / "north.CSV")
+    (folder / "east.csv").rename(folder / "east.Csv")
+    assert by_client(load(str(folder))) == expected
+    monkeypatch.chdir(folder)
+    assert load("north.CSV").source.startswith("north.CSV: ")
+    (folder / "north.CSV").write_text("age,label\nold,sick\n")
+    with pytest.raises(UserError, match=r"coterie prepare propose .*\.CSV --out schema\.toml"):
+        load("north.CSV")
+    arrays = folder.parent / "arrays"
+    arrays.mkdir()
+    for name, (x, y) in clients.items():
+        np.savez(arrays / f"{name}.npz", x=x, y=y)
+        (arrays / f"{name}.npz").rename(arrays / f"{name}.NPZ")
+    assert by_client(load(str(arrays))) == expected
+
+
 def test_a_torch_dataset_gives_its_pairs(clients: Clients) -> None:
     def torch_one(x: Any, y: Any) -> Any:
         return torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y == "sick").long())

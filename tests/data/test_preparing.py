@@ -355,6 +355,11 @@ def test_one_table_is_dealt_by_its_sites_and_a_split_is_kept(tmp_path: Path) -> 
     assert "no row is for training" in str(checked(path, SCHEMA)[1][0])
 
 
+def test_a_partys_table_may_end_in_any_case(tmp_path: Path) -> None:
+    lower, upper = (read_data(table(tmp_path, GOOD, name), SampleForm.of(SCHEMA)) for name in ("own.csv", "OWN.CSV"))
+    np.testing.assert_array_equal(lower.x, upper.x)
+
+
 def test_a_schema_stands_alone(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.ones((4, 2)), y=[0, 1, 0, 1])
     with pytest.raises(UserError, match=r"own\.npz is not a table: a schema is for csv and parquet files"):

@@ -77,6 +77,12 @@ def test_a_client_that_is_revoked_meanwhile_is_awaited_no_longer() -> None:
     assert told[-1] == []
 
 
+def test_a_hub_whose_run_is_over_waits_no_longer() -> None:
+    states = iter([False, False])
+    waiting(len(CLIENTS), [], patience_s=20, over=lambda: next(states, True))
+    assert next(states, None) is None
+
+
 def test_a_hub_that_is_stopped_waits_no_longer() -> None:
     stopped = threading.Event()
     stopped.set()

@@ -17,6 +17,7 @@ import pytest
 from command import Command
 
 import coterie
+from coterie.operate.folder import Folder, current_plan
 from coterie.training.models import build
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -38,6 +39,19 @@ def run(code: str, name: str = "example", **given: Any) -> dict[str, Any]:
 def test_clustering() -> None:
     _, (code,) = page("clustering")
     run(code)
+
+
+def test_deploy(cli: Command) -> None:
+    """The operator's files found a deployment, of the system and the groups that the page on practice comes from."""
+    text, _ = page("deploy")
+    for name, content in re.findall(r"```toml\n# (\w+\.toml)\n(.*?)```", text, re.DOTALL):
+        Path(name).write_text(content)
+    (words,) = re.findall(r"^coterie (deploy init .*)$", text, re.MULTILINE)
+    ended = cli(*shlex.split(words))
+    assert (ended.code, ended.err) == (0, "")
+    found = current_plan(Folder(Path("study"))).resolved
+    assert f"coterie compare {found.system} " in page("start_practice")[0]
+    assert f"--set clusters={found.settings['clusters']}" in page("start_practice")[0]
 
 
 @pytest.mark.long

@@ -153,6 +153,15 @@ def test_who_joins_when_a_run_has_begun_takes_part_in_the_next(study: Study) -> 
     assert [name for name, _ in runs.start(study.path, now_s=NOW_S).members] == ["server", home.name, "hospital-f"]
 
 
+def test_a_run_that_waits_is_over_by_a_newer_one_which_aborts_nothing(study: Study) -> None:
+    study.enrol()
+    plans = PlanFile(study.folder.plan, hub_home(study.path), lambda here, away: None)
+    assert not plans.over()
+    runs.start(study.path, now_s=NOW_S)
+    assert plans.over()
+    assert (plans.present().run, plans.present().aborted) == (1, False)
+
+
 # -- founding ---------------------------------------------------------------------------------------------------------
 
 

@@ -265,11 +265,19 @@ def test_a_client_on_the_machine_of_a_server(tmp_path: Path) -> None:
         assert warned(*places) == [("a", beside)]
     assert warned(study.path) == warned(far.path) == []
     assert warned(study.path, home.path, far.path) == [("a, b", beside)]
-    study.approve(request)
+    certificate = study.approve(request).certificate.read_text()
+    with pytest.warns(CoterieWarning, match="a is on one machine with the home of business_server: whoever owns"):
+        accept(home, certificate, NOW_S)
     assert warned(home.path) == [("a", beside)]
-    rehearsed = with_servers(tmp_path / "other", rehearsal=True)
-    rehearsed.approve(rehearsed.join(rehearsed.invite("a"), "a")[1])
-    assert warned(rehearsed.path, rehearsed.at / "a") == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_client_far_from_servers_or_in_a_rehearsal_is_not_warned_of(tmp_path: Path) -> None:
+    study, rehearsed = with_servers(tmp_path / "one"), with_servers(tmp_path / "two", rehearsal=True)
+    for of, place in ((study, "x/y/z/a"), (rehearsed, "a")):
+        home, request = of.join(of.invite("a"), place)
+        accept(home, of.approve(request).certificate.read_text(), NOW_S)
+    assert not [one.text for one in doctor([rehearsed.path, rehearsed.at / "a"], NOW_S) if "on one machine" in one.text]
 
 
 def test_homes_that_are_far_apart_are_found_on_one_machine_if_they_are_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from coterie.deploy.kills import Kill, parse
 from coterie.operate.local_deployment import HOMES
 from coterie.operate.rehearsal import rehearse
 from coterie.operate.watching import read_log
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import CoterieWarning, RunError, UserError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.digests import models_digest
@@ -193,6 +193,12 @@ def test_a_kill_takes_every_name_of_a_party(tmp_path: Path) -> None:
         rehearse(tmp_path / "d", config, ["cleve@2"])
     with pytest.raises(UserError, match="rounds are 1 to 2"):  # of one that is known
         rehearse(tmp_path / "d", config, ["va@3"])
+    assert not (tmp_path / "d").exists()
+
+
+def test_more_clusters_than_clients_are_told_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.warns(CoterieWarning, match=r"more clusters \(5\) than clients \(4\)"), pytest.raises(UserError):
+        rehearsed(tmp_path / "d", "ifca", "nobody@2", settings={"clusters": 5})
     assert not (tmp_path / "d").exists()
 
 

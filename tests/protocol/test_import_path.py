@@ -72,6 +72,17 @@ def test_own_code_that_fails_is_named_with_its_line(name, code, says, tmp_path, 
         import_object(f"{name}:net", "model")
 
 
+@pytest.mark.parametrize("path", ["failing_package:net", "failing_package.nets:net"])
+def test_a_package_whose_own_code_fails_is_named_with_its_line(path, tmp_path, monkeypatch):
+    (tmp_path / "failing_package").mkdir()
+    (tmp_path / "failing_package" / "__init__.py").write_text("one = 1\nnet = 1 / 0\n")
+    (tmp_path / "failing_package" / "nets.py").write_text("net = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    says = r"ZeroDivisionError: division by zero \(.*failing_package/__init__\.py, line 2\)"
+    with pytest.raises(UserError, match=f"its code fails with {says}"):
+        import_object(path, "model")
+
+
 def test_what_is_no_model_or_system_is_refused():
     with pytest.raises(UserError, match=r"str, not a torch\.nn\.Module"):
         build(f"{__name__}:not_a_module", (2,), 2)

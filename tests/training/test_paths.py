@@ -271,6 +271,25 @@ def test_a_batch_of_one_that_cannot_be_normalised_takes_the_running_statistics(s
     assert fitted.steps == 2
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["run's loss", "own loss"])
+def test_a_batch_of_one_that_is_refused_for_another_reason_is_tried_once(own: bool) -> None:
+    tried = list[int]()
+
+    class Pairs(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            tried.append(len(x))
+            if self.training and len(x) == 1:
+                raise ValueError("pairs need two samples")
+            return super().forward(x)
+
+    model = Model(Pairs(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES)), (4,))
+    solver = Objective(0.1, 10, loss=own_cross_entropy) if own else Sgd(0.1, 10)
+    tried.clear()
+    with pytest.raises((ValueError, UserError), match="pairs need two samples"):
+        fit_many(model, [Job(model.initial(0), solver, 1, 7, *client_data(model, 11, 0))])
+    assert tried == [10, 1]
+
+
 def test_a_batch_of_one_leaves_normalisation_that_a_user_has_frozen() -> None:
     class Frozen(nn.Sequential):
         def train(self, mode: bool = True) -> Frozen:

@@ -82,6 +82,7 @@ def init(
     from coterie.deploy.plan import Settings
     from coterie.operate import deployable, founding
     from coterie.operate.members import read_members
+    from coterie.runs.advice import advise, surplus_clusters
 
     stated = None if schema is None else read_schema(schema)
     run, facts = deployable.read_config(config, shape, outputs, stated)
@@ -98,6 +99,7 @@ def init(
     those, days = read_members(members), positive("--days", days)
     text = members.read_text()
     plan = founding.init(folder, run, those, settings, facts, public=public, days=days, members_text=text)
+    advise(surplus_clusters(plan.resolved))
     _say_founded(folder, plan)
 
 

@@ -58,8 +58,10 @@ def start(
       coterie deploy start study --config other.toml
     """
     from coterie.operate import runs as of
+    from coterie.runs.advice import advise, surplus_clusters
 
     plan = of.start(folder, config, rounds=rounds, warm=warm)
+    advise(surplus_clusters(plan.resolved))
     say(f"Run {plan.run} of {plural(len(plan.members), 'member')}, {plural(plan.resolved.rounds, 'round')}.")
     say(f"Plan: {plan.shown}")
     say(

@@ -73,7 +73,7 @@ def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSample
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")
-    if path.suffix in (".csv", ".parquet") and facts.schema is not None:
+    if path.suffix.lower() in (".csv", ".parquet") and facts.schema is not None:
         return _of_table(path, facts.schema, tests)
     arrays = read_npz(path, lambda found: _check_forms(found, facts, path))
     x, y = _samples(arrays["x"], f"{path}: x"), _labels(arrays["y"], facts, f"{path}: y")

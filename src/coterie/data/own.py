@@ -55,7 +55,7 @@ def is_path(data: str) -> bool:
         return False
     except OSError as error:
         raise UserError(f"no file can have the name {data[:80]!r}: {error}") from None
-    return "/" in data or "\\" in data or data.endswith(SUFFIXES) or Path(data).is_dir()
+    return "/" in data or "\\" in data or data.lower().endswith(SUFFIXES) or Path(data).is_dir()
 
 
 def name_of(data: str) -> str:
@@ -90,7 +90,7 @@ def load_own(
     with _advising(path, schema, target):
         if path.is_dir():
             files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
-            if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
+            if strange := [file.name for file in files if file.suffix.lower() not in SUFFIXES]:
                 raise UserError(
                     f"{path}: {strange[0]} is not a csv, npz or parquet file; a folder has one such file a client"
                 )
@@ -116,7 +116,7 @@ def _advising(path: Path, schema: Schema | None, target: str | None) -> Iterator
         yield
     except UserError as error:
         files = path.glob("*") if path.is_dir() else (path,)
-        tables = [one for one in files if one.suffix in TABLES and one.is_file()]
+        tables = [one for one in files if one.suffix.lower() in TABLES and one.is_file()]
         if schema is not None or not tables:
             raise
         those = path if path.is_file() else path / f"*{tables[0].suffix}"

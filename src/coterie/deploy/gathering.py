@@ -71,13 +71,14 @@ def wait_for_parties(
     stopped: threading.Event,
     tell: Tell = lambda here, away: None,
     *,
+    over: Callable[[], bool] = lambda: False,
     poll_s: float = POLL_S,
 ) -> None:
-    """Wait for those whom ``awaited`` names, until ``stopped``. plan: as it is now. Raises RunError after its
-    ``patience_s``.
+    """Wait for those whom ``awaited`` names, until ``stopped`` or the run is over. plan: as it is now. Raises RunError
+    after its ``patience_s``.
     """
     patience_s = plan().settings.patience_s
-    if away := wait_for(lambda: awaited(plan(), tell, engine.nodes()), stopped, patience_s, poll_s):
+    if away := wait_for(lambda: () if over() else awaited(plan(), tell, engine.nodes()), stopped, patience_s, poll_s):
         raise RunError(
             f"the first round has not begun: {', '.join(away)} did not connect within {patience_s:g} "
             "seconds; start their processes, and then the hub again"
@@ -85,9 +86,7 @@ def wait_for_parties(
 
 
 def awaited(plan: Plan, tell: Tell, here: Collection[str]) -> Sequence[str]:
-    """Who is not here; nobody if all servers and a quorum of the clients are, or the run is over."""
-    if plan.aborted:
-        return ()
+    """Who is not here; nobody if all servers and a quorum of the clients are."""
     client, hub = plan.client_role, plan.believed.hub
     of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
     quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))

@@ -92,7 +92,7 @@ def _lead(built: BuiltParty, recorder: Recorder, plans: PlanFile, stopped: threa
 
     with contextlib.closing(connect(home, plan)) as engine:
         if not home.state.exists() and plan.run == 1:
-            wait_for_parties(plans.present, engine, stopped, recorder.gathering)
+            wait_for_parties(plans.present, engine, stopped, recorder.gathering, over=plans.over)
         options = node_options(built, recorder, kill)
         node = HubNode(built.member, engine=engine, stopped=stopped, renew=renew, plans=plans, **options)
         node.run(built.rounds, recorder.closed)

@@ -61,8 +61,8 @@ class PlanFile(Plans):
         return plan.run > self._plan.run or plan.aborted
 
     def present(self) -> Plan:
-        """This run's plan, with what the operator has revoked or ended since."""
-        return replace(self._plan, revoked=self._newest().revoked, aborted=self.over())
+        """This run's plan, with whom the operator has revoked since."""
+        return replace(self._plan, revoked=self._newest().revoked)
 
     def _newest(self) -> Plan:
         with contextlib.suppress(PeerError):  # the hub refuses it with the reason

@@ -24,7 +24,7 @@ from coterie.deploy.plan import Plan
 from coterie.deploy.recorder import OPEN
 from coterie.deploy.status import STATUS
 from coterie.operate.folder import Folder, current_plan, open_folder, operator_of
-from coterie.operate.joining import servers_near
+from coterie.operate.joining import CLIENT_BESIDE, servers_near
 from coterie.operate.tokens import INVITATION
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.record.leaks import PEM, Patterns
@@ -217,11 +217,7 @@ def _one_machine(homes: Sequence[Home]) -> Iterator[Diagnosis]:
             "have their homes on one machine: whoever owns it learns the secrets of them all. Move all but one away",
         )
     if servers and clients:
-        yield _warning(
-            ", ".join(clients),
-            f"on one machine with {', '.join(servers)}: whoever owns it has the samples of a client, and knows what a "
-            "server and a client that collude would know. Give each a machine of its own",
-        )
+        yield _warning(", ".join(clients), f"on one machine with {', '.join(servers)}: whoever owns it {CLIENT_BESIDE}")
 
 
 # -- plans, keys, certificates, clocks --------------------------------------------------------------------------------

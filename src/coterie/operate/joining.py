@@ -32,6 +32,11 @@ from coterie.operate.tokens import Invitation
 from coterie.protocol.errors import CoterieWarning, PeerError, UserError, suggest
 from coterie.record.files import atomic_write
 
+CLIENT_BESIDE = (
+    "has the samples of a client, and knows what a server and a client that collude would know. Give each a machine of "
+    "its own"
+)
+
 
 def join(
     text: str,
@@ -78,7 +83,7 @@ def join(
 
 
 def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
-    """Take in the operator's certificate. Returns the plan in it. Warns of two servers' homes near each other.
+    """Take in the operator's certificate. Returns the plan in it. Warns of a server's home near it.
 
     Raises UserError, and keeps nothing, for one that is forged, another party's, of other keys, expired, or with an
     older plan than the home has seen.
@@ -102,11 +107,11 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
             agree(home, taken)
     except PeerError as error:
         raise UserError(f"this certificate is not for {home.path}: {error}") from None
-    others = sorted({one.name for one in servers_near(home)} - {home.name})
-    if home.serves and others and not taken.settings.rehearsal:
+    others = [] if taken.settings.rehearsal else sorted({one.name for one in servers_near(home)} - {home.name})
+    if others:
+        why = "learns the secrets of both servers. Join on a machine of another owner" if home.serves else CLIENT_BESIDE
         warnings.warn(
-            f"{home.path} is on one machine with the home of {', '.join(others)}: whoever owns it learns the secrets "
-            "of both servers. Join on a machine of another owner",
+            f"{home.path} is on one machine with the home of {', '.join(others)}: whoever owns it {why}",
             CoterieWarning,
             stacklevel=2,
         )

@@ -17,7 +17,7 @@ from coterie.operate.supervision import Life, Supervision, warm
 from coterie.operate.whole_result import whole_result
 from coterie.record.folder import METRICS, read_lines
 from coterie.runs import FinishedRun, RunConfig, build
-from coterie.runs.advice import advise
+from coterie.runs.advice import advise, surplus_clusters
 
 GRACE_S = 5.0
 _AWAY_S = 3.0  # beyond the grace, so that the others notice
@@ -78,6 +78,7 @@ def rehearse(
     with ExitStack() as held:
         experiment = build(config)
         held.callback(experiment.close)
+        advise(surplus_clusters(experiment.config))
         names = list(experiment.common.roster.by_name)
         own = dict(zip(experiment.names, experiment.split.names, strict=False))  # only one's own data have names
         wanted = [parse(text, names, experiment.config.rounds, own) for text in kills]

@@ -52,9 +52,12 @@ def _why(error: Exception, module: str) -> str:
     """Why a module is not imported, with the line of its code that fails."""
     if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
         return f"there is no module {error.name!r}, neither in this folder ({os.getcwd()}) nor installed"
-    last = module.rpartition(".")[2]
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).stem == last]
-    where = f" ({lines[-1].filename}, line {lines[-1].lineno})" if lines else ""
+    lines = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if f"{module}.".startswith(f"{frame.f_globals.get('__name__')}.")  # its own, or of a package that it is in
+    ]
+    where = " ({}, line {})".format(*lines[-1]) if lines else ""
     return f"its code fails with {type(error).__name__}: {error}{where}"
 
 

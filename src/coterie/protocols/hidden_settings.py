@@ -32,7 +32,8 @@ class HiddenSums(LateTraining, Budgeted):
     many are absent that some group could have fewer.
     min_cluster: the smallest group.
     foundings: how often groups may be made, the set-up included. They are made anew for all when 8 or more of those
-    with a place have come or left since the last time.
+    with a place have come or left since the last time; one group of all (clusters=1) never is. Above 1 a run can begin
+    with the models of a former one.
     budget_s: seconds that a client's answer should take. Slower ones are asked in turn, and only so many left out that
     no group's sum can be of fewer than ``fewest``. None to ask all.
     check: of an upload, "tag" that it changes one group alone, or "norm" that it is also as short as clip allows.

@@ -200,7 +200,7 @@ class HelperGroups(ServerGroups):
         # the hub gets back would show whose these are.
         secret, one = self.secret, self.party.config.clusters == 1
         first = secret.shared.rows is None
-        if (msg.placing == -1) != first:
+        if (msg.placing == -1) != first or (one and msg.placing < -1):
             raise fl.PeerError(f"placing {msg.placing} with {len(secret.shared.members)} groups")
         held, secret.held = secret.held if msg.round == secret.round else {}, {}
         names = frozenset(msg.names.split("\n"))

@@ -18,6 +18,8 @@ from coterie.training.model import Model, has_conv2d, load, placed, pooled_first
 from coterie.training.private import clipped_sums
 from coterie.training.solvers import Objective, Pull, State, descend
 
+_ONE_VALUE = "Expected more than 1 value per channel when training"
+
 
 def run(
     model: Model, jobs: Mapping[int, Job], dtype: torch.dtype, device: torch.device
@@ -93,8 +95,9 @@ def _normalised(module: nn.Module, samples: int, work: Callable[[], Any]) -> Any
     before = [buffer.clone() for layer in layers for buffer in layer.buffers()]
     try:
         return work()
-    except (ValueError, UserError):  # the latter from a loss of one's own
-        if not layers:
+    except (ValueError, UserError) as error:
+        refusal = error.__cause__ if isinstance(error, UserError) else error  # the former from a loss of one's own
+        if not (layers and isinstance(refusal, ValueError) and str(refusal).startswith(_ONE_VALUE)):
             raise
     for buffer, value in zip((buffer for layer in layers for buffer in layer.buffers()), before, strict=True):
         buffer.copy_(value)  # layers before the one that refused have counted the sample

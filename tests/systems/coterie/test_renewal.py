@@ -458,7 +458,7 @@ def test_an_older_row_and_a_first_row_of_others_are_refused() -> None:
     experiment.close()
 
 
-@pytest.mark.parametrize("more", [{"clusters": 1}, {"check": "norm"}, {"epsilon": 8.0}, {"control_variates": 0.9}])
+@pytest.mark.parametrize("more", [{"check": "norm"}, {"epsilon": 8.0}, {"control_variates": 0.9}])
 def test_settings_that_do_not_go_with_renewal_are_refused(more: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="foundings=3"):
         made(more)
@@ -513,22 +513,24 @@ def _returned(steps: Any) -> Any:
     return end.value.value
 
 
-def warm(models: dict[str, np.ndarray]) -> Experiment:
+def warm(models: dict[str, np.ndarray], settings: Mapping[str, Any]) -> Experiment:
     """Another run, whose clients begin with these models. New ones have none."""
 
     def own(name: str, *rest: Any) -> Own:
         return Own(name, *rest, starts=models[name][None] if name in models else None)
 
     with patch.object(parties, "Common", partial(Common, warm=True)), patch.object(parties, "Own", own):
-        experiment = build(config({"foundings": 2}, 14))
+        experiment = build(config(settings, 14))
         experiment.set_up()
         return experiment
 
 
+@pytest.mark.parametrize("more", [{}, {"clusters": 1}], ids=["groups", "one group"])
 def test_groups_begin_at_the_mean_of_their_members_models_and_a_new_client_takes_its_groups(
-    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw, first = np.random.default_rng(0), made({"foundings": 2}, 14)
+    settings = {"foundings": 2, **more}
+    draw, first = np.random.default_rng(0), made(settings, 14)
     initial = first.common.initial
     models = {
         name: initial + draw.normal(0, 0.3, len(initial)).astype(np.float32)
@@ -536,7 +538,7 @@ def test_groups_begin_at_the_mean_of_their_members_models_and_a_new_client_takes
         if name != "client/13"
     }
     first.close()
-    experiment, sent, upload = warm(models), dict[str, np.ndarray](), ClientRow.upload
+    experiment, sent, upload = warm(models, settings), dict[str, np.ndarray](), ClientRow.upload
 
     def uploading(self: Any, x: np.ndarray, r: int) -> Any:
         sent[self.party.name] = x.view(np.int32).astype(np.float64)
@@ -567,11 +569,24 @@ def test_groups_begin_at_the_mean_of_their_members_models_and_a_new_client_takes
 
 def test_few_clients_begin_with_models_by_what_the_refusals_say() -> None:
     """Each refusal's advice is followed, and the last settings are taken."""
-    with pytest.raises(UserError, match="set foundings=2 and leave clusters=1 out"):
-        SYSTEM.check_warm(CoterieConfig(clusters=1), "paper")
-    with pytest.raises(UserError, match="leave clusters out: fewer than 6 clients are one group all the same"):
-        made({"clusters": 1, "foundings": 2}, 4)
+    with pytest.raises(UserError, match=r"set foundings=2$"):
+        SYSTEM.check_warm(CoterieConfig(), "paper")
     SYSTEM.check_warm(CoterieConfig(foundings=2), "paper")
-    with pytest.warns(CoterieWarning, match="4 clients make one group") as told:
+    with pytest.warns(CoterieWarning, match="4 clients make one group.* Set clusters=1, which says so"):
         made({"foundings": 2}, 4).close()
-    assert "Set a smaller min_cluster" in str(told[0].message)
+    SYSTEM.check_warm(CoterieConfig(foundings=2, clusters=1), "paper")
+    made({"foundings": 2, "clusters": 1}, 4).close()
+
+
+def test_one_group_of_all_is_never_made_anew(away: dict[str, Collection[int]]) -> None:
+    """Ten come, and get their place in it, and nine leave; a hub that makes it anew is refused by the helper."""
+    experiment = made({**CAME, "clusters": 1, "max_staleness": 1})
+    away |= dict.fromkeys(experiment.common.clients[:9], range(4, 9))
+    notes = [experiment.round(r)["notes"] for r in range(1, 9)]
+    assert [note["without_group"] for note in notes] == [10] + [0] * 7
+    assert not any({"renewed", "skipped"} & note.keys() for note in notes)
+    helper, epoch = party(experiment, "helper"), party(experiment, "hub").groups.secret.shared.epoch
+    assert epoch == helper.groups.secret.shared.epoch == 0
+    with pytest.raises(PeerError, match="placing -2 with 1 groups"):
+        helper.groups.open(OpenRows(9, -2, "\n".join(experiment.common.clients)), "hub")
+    experiment.close()

@@ -48,10 +48,7 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
 
 
 def cold(config: CoterieConfig, mode: str) -> str:
-    if config.foundings > 1:
-        return ""
-    without = " and leave clusters=1 out" if config.clusters == 1 else ""
-    return f"no client ever sends a whole model with foundings=1: set foundings=2{without}"
+    return "" if config.foundings > 1 else "no client ever sends a whole model with foundings=1: set foundings=2"
 
 
 MORE = {
@@ -89,7 +86,8 @@ LEARNS = {
 ONE_GROUP = {
     HUB: "who takes part, when and how late; no model and no sum. With a client, all sums by name",
     HELPER: "the same; with any client, all sums",
-    CLIENT: "the mean model of every round, and the weight of all; how many clients have how many samples",
+    CLIENT: "the mean model of every round, and the weight of all, and how much of that was there when a run began "
+    "with models; how many clients have how many samples",
 }
 """With ``clusters=1``."""
 

@@ -48,18 +48,16 @@ def check(config: CoterieConfig, common: fl.Common) -> None:
     if clients < FEWEST:
         raise fl.UserError(f"coterie needs at least {FEWEST} clients, not {clients}: smaller sums show too much")
     if config.clusters == "auto" and clients < 2 * config.min_cluster:
-        one = "clusters=1, which says so and costs less, or " if config.foundings == 1 else ""
         warnings.warn(
             f"clusters=auto: {clients} clients make one group, since two of min_cluster={config.min_cluster} need "
-            f"{2 * config.min_cluster}. Set {one}a smaller min_cluster",
+            f"{2 * config.min_cluster}. Set clusters=1, which says so and costs less, or a smaller min_cluster",
             fl.CoterieWarning,
             stacklevel=2,
         )
-    if config.foundings > 1 and (config.clusters == 1 or config.check == "norm" or config.epsilon is not None):
+    if config.foundings > 1 and (config.check == "norm" or config.epsilon is not None):
         raise fl.UserError(
-            f"foundings={config.foundings}: not with clusters=1, which makes no groups (leave clusters out: fewer than "
-            f"{2 * config.min_cluster} clients are one group all the same), nor with check=norm or epsilon, since new "
-            "groups begin with a sum of whole models"
+            f"foundings={config.foundings}: not with check=norm or epsilon, since new groups, and runs that begin from "
+            "models, begin with a sum of whole models"
         )
     if config.foundings > 1 and config.control_variates:
         raise fl.UserError(
