@@ -38,7 +38,17 @@ PACKAGES: Mapping[str, Sequence[str]] = {
     "flower": ("flwr[simulation]==1.41.0", "torch==2.13.0"),
     "fedjax": ("fedjax==0.0.17", "jax==0.4.25", "jaxlib==0.4.25", "dm-haiku==0.0.12", "numpy<2", "scipy<1.13"),
     "pfllib": (
-        *("torch==2.13.0", "torchvision==0.28.0", "numpy", "scikit-learn", "h5py", "ujson", "calmsize", "matplotlib"),
+        *(
+            "torch==2.13.0",
+            "torchvision==0.28.0",
+            "numpy",
+            "scikit-learn",
+            "h5py",
+            "ujson",
+            "calmsize",
+            "matplotlib",
+            "cvxpy",
+        ),
     ),
 }
 """What each environment has. FedJAX's last release needs a jax of its time."""
@@ -230,7 +240,7 @@ def figures(times: Mapping[str, Sequence[Mapping[str, float]]], stamps: Mapping[
 
 
 def memory(only: Collection[str] = ()) -> dict[str, Any]:
-    """The peak of every job in MB, all of its processes together. only: as for ``run``."""
+    """The peak of every job in MB, all of its processes together. only: names of frameworks and keys of jobs, alone."""
     rows, (chosen, frameworks) = [], narrowed(only)
     for job in chosen:
         names = [name for name in job.frameworks if name in frameworks]

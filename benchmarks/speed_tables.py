@@ -45,13 +45,13 @@ OVERHEAD = 1.5, 3.0
 def jobs(record: Record) -> str:
     """Seconds of whole jobs, of their medians, and in brackets the ratio to ours of what was measured in turns."""
     found = record["jobs"]
-    peaks = {row["job"]: row["peak_mb"].values() for row in record["memory"]["jobs"]}
+    peaks = {row["job"]: row["peak_mb"] for row in record["memory"]["jobs"]}
     names = list(found["packages"])
     head = ["job", "Coterie, s", "of which training", f"at most {OVERHEAD[0]:g} x training + {OVERHEAD[1]:g} s"]
     rows = [
         [row["job"], f"{row['medians']['coterie']:.1f}", *_beside_training(row["times"]["coterie"])]
         + [_beside(row, name) for name in names]
-        + [" / ".join(f"{peak / 1000:.1f}" for peak in peaks.get(row["job"], ())) or "–"]
+        + [" / ".join(_gb(peaks.get(row["job"], {}).get(name)) for name in row["times"])]
         + [" / ".join(f"{100 * fmean(one['accuracy'] for one in times):.1f}" for times in row["times"].values())]
         for row in found["jobs"]
     ]
@@ -59,19 +59,23 @@ def jobs(record: Record) -> str:
 
 
 def machines(record: Record) -> str:
-    """By machine, the ratios to Flower of each job, with what the processor has for products."""
+    """By machine, the others' seconds over ours in each job, with what the processor has for products."""
     names, rows = [row["job"] for row in record["jobs"]["jobs"]], []
-    for part in (record["jobs"], *record["elsewhere"]):
+    for part in (record["jobs"], *record.get("elsewhere", ())):
         made, *_ = (row["made"]["coterie"] for row in part["jobs"])
-        of, ratios = made["machine"], {row["job"]: row["over_coterie"].get("flower") for row in part["jobs"]}
-        products = next(words for flag, words in PRODUCTS.items() if flag in of["vector_flags"])
-        shown = [f"{ratios[name]:.1f} x" if ratios.get(name) else "–" for name in names]
+        of, ratios = made["machine"], {row["job"]: row["over_coterie"] for row in part["jobs"]}
+        products = next((words for flag, words in PRODUCTS.items() if flag in of["vector_flags"]), "–")
+        shown = [", ".join(f"{who} {x:.1f}" for who, x in ratios.get(name, {}).items()) or "–" for name in names]
         rows.append([of["cpu"], products, *shown, " ".join([made["date"], (made["commit"] or "")[:9]])])
     return grid(["processor", "products", *names, "when, commit"], rows)
 
 
 PRODUCTS = {"amx_bf16": "bfloat16 by AMX", "avx512f": "float32 by AVX-512", "avx2": "float32 by AVX2"}
 """Of a CNN, by the processor's flags: the first that it has."""
+
+
+def _gb(mb: float | None) -> str:
+    return "–" if mb is None else f"{mb / 1000:.2f}"
 
 
 def _beside_training(ours: Sequence[Record]) -> list[str]:

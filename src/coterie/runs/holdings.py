@@ -33,7 +33,7 @@ def client_data(
 
     augment: views of a client's subgraph (``data/neighbourhoods.py``). Raises UserError for data without such.
     share: of the clients that a round asks. Twice as many have their training samples in memory, the last that used
-    them; the others' are normalised when asked for.
+    them; the others' are made when asked for.
     """
     if augment and not all(isinstance(task.dataset, Nodes) for task in tasks):
         raise UserError(f"augment={augment} adds views of a graph, and has no effect without model gcn: leave it out")
@@ -152,7 +152,8 @@ def dealt(
 
 def _dealt(config: Resolved, split: Split, tasks: Sequence[Task], hub: str) -> Holdings:
     names = Names(split.clients)
-    share = 1.0 if isinstance(tasks[0].dataset, Nodes) else config.settings.get("participation", 1.0)
+    slow = any(isinstance(task.dataset, Nodes) or task.change is not None for task in tasks)
+    share = 1.0 if slow else config.settings.get("participation", 1.0)
     found, public = client_data(split, tasks, names, config.augment, share)
     everybodys = [found[name] for name in names]
     others = {} if public is None else {hub: public}

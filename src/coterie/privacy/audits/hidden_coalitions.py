@@ -28,7 +28,7 @@ from coterie.systems.coterie.messages import HELPER, HUB
 
 Floats = NDArray[np.float64]
 NO_KEYS = "the keys of a real run's clients follow from no seed: record the run with --crypto emulated"
-ANEW = "groups may be made anew in this run, and sums are followed through one founding: record with foundings=1"
+ANEW = "with foundings above 1 uploads can be whole models, which these attacks do not follow: record with foundings=1"
 
 
 @dataclass(frozen=True, eq=False)

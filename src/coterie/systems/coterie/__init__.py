@@ -87,7 +87,7 @@ ONE_GROUP = {
     HUB: "who takes part, when and how late; no model and no sum. With a client, all sums by name",
     HELPER: "the same; with any client, all sums",
     CLIENT: "the mean model of every round, and the weight of all, and how much of that was there when a run began "
-    "with models; how many clients have how many samples",
+    "with models (of one other alone, its model); how many clients have how many samples",
 }
 """With ``clusters=1``."""
 

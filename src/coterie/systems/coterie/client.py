@@ -82,7 +82,7 @@ class Client(fl.Party, role=CLIENT):
 
     @fl.on(TrainWhole, fl.training, answers=HiddenUpdate, when=lambda config, mode: config.foundings > 1)
     def train_whole(self, msg: TrainWhole, src: str) -> fl.Work[HiddenUpdate]:
-        """With its whole model on top: once, before its group's first row."""
+        """With its whole model on top, before its group's first row."""
         if self.row.secret.started:
             raise fl.PeerError("a whole model is wanted of new groups alone, before their first row")
         if self.common.warm and not self.row.secret.since and self.own.starts is None:
