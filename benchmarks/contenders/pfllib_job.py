@@ -57,18 +57,9 @@ def train():
     models.DNN = models.FedAvgCNN = network.WithHead
     (FOLDER / "system").mkdir()
     os.chdir(FOLDER / "system")
-    words = {
-        "data": "MNIST",
-        "m": "dnn",
-        "algo": "FedAvg",
-        "dev": "cpu",
-        "nb": "10",
-        "eg": "1",
-        "nc": CLIENTS,
-        "ls": EPOCHS,
-    }
-    words |= {"gr": str(int(ROUNDS) - 1), "jr": os.environ["JOB_SHARE"], "lbs": BATCH, "lr": os.environ["JOB_RATE"]}
-    sys.argv = ["main.py", *(part for key, value in words.items() for part in (f"-{key}", value))]
+    share, rate = os.environ["JOB_SHARE"], os.environ["JOB_RATE"]
+    words = f"-data MNIST -m dnn -algo FedAvg -dev cpu -nb 10 -eg 1 -nc {CLIENTS} -jr {share} -gr {int(ROUNDS) - 1}"
+    sys.argv = ["main.py", *f"{words} -ls {EPOCHS} -lbs {BATCH} -lr {rate}".split()]
     sys.stdout = told = Told(sys.stdout)
     runpy.run_path(str(SOURCE / "main.py"), run_name="__main__")
     sys.stdout.write(f"\naccuracy {told.last}\n")
